@@ -1,0 +1,23 @@
+"""What `serve` found out once and hands to every ingress and replica."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """served_model_name: the name clients use. model_dir: local folder with config, tokenizer and weights.
+
+    fingerprint: identity of the weights (`cache.fingerprint`). secret: key of all block keys, never in Redis.
+    max_model_len: tokens of prompt and answer together. block_size: tokens of a hash block.
+    redis_url: None runs without shared memory (each router then knows only what it sent).
+    """
+
+    served_model_name: str
+    model_dir: str
+    fingerprint: str
+    secret: bytes = field(repr=False)
+    block_size: int
+    max_model_len: int
+    redis_url: str | None
+    policy: str = "expected_finish"
+    policy_weights: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,56 @@
+"""Everything one engine can be told."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """model: local folder or hub id of a transformers causal LM.
+
+    dtype: "auto" is the checkpoint's on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda".
+    max_model_len: tokens of prompt and answer together; None is the model's own window.
+    block_size: tokens of a hash block and (with these backends) of a page.
+    num_blocks, kv_memory_bytes: size of the pool; blocks win over bytes, bytes over what memory allows.
+    max_num_seqs: requests that run at once. max_num_batched_tokens: the token budget of a step.
+    max_waiting_requests, max_waiting_tokens: beyond these a request is refused (HTTP 429).
+    watermark: share of the pool that admission leaves free as headroom (49, A24).
+    threads: torch threads; None is the cores of the machine shared among replicas by the caller.
+    """
+
+    model: str
+    dtype: str = "auto"
+    device: str = "auto"
+    attention_backend: str = "auto"
+    max_model_len: int | None = None
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_memory_bytes: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 1024
+    max_waiting_requests: int = 512
+    max_waiting_tokens: int = 1_000_000
+    watermark: float = 0.01
+    prefix_caching: bool = True
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "max_model_len": (1, 2**31), "block_size": (1, 1024), "num_blocks": (2, 2**31),
+            "kv_memory_bytes": (1, 2**63), "max_num_seqs": (1, 65536), "max_num_batched_tokens": (1, 2**24),
+            "max_waiting_requests": (1, 2**31), "max_waiting_tokens": (1, 2**63), "threads": (1, 1024),
+        }  # fmt: skip
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ValueError(f"{name} must be between {low} and {high}, got {value}")
+        if not 0.0 <= self.watermark < 0.5:
+            raise ValueError(f"watermark must be between 0 and 0.5, got {self.watermark}")
+        if self.dtype not in ("auto", "float32", "float16", "bfloat16"):
+            raise ValueError(f"dtype must be auto, float32, float16 or bfloat16, got {self.dtype!r}")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"device must be auto, cpu or cuda, got {self.device!r}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must not be below "
+                f"max_num_seqs ({self.max_num_seqs}): each running request needs one token of a step"
+            )

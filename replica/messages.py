@@ -1,0 +1,60 @@
+"""What crosses the border between ingress and replica. Plain data; nothing here knows tensors or HTTP."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cache.block_hasher import NO_EXTRA_KEYS, BlockKey, ExtraKeys
+from replica.sampling_params import SamplingParams
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One prompt for one engine, already templated and tokenised.
+
+    request_id: unique in the cluster, made by the ingress, never by the client (39).
+    arrival_seconds: `time.time()` at the ingress; TTFT and total latency count from here.
+    block_keys: the keys the router computed; a replica whose canary agreed takes them over, else it hashes itself.
+    deadline_seconds: `time.time()` after which the request must not be computed any more; None is no deadline.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    sampling: SamplingParams
+    arrival_seconds: float
+    extra_keys: ExtraKeys = NO_EXTRA_KEYS
+    block_keys: tuple[BlockKey, ...] = ()
+    deadline_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """prompt_tokens = cached_tokens + tokens computed for this request, counted once at its first admission."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """What became visible of one request since the chunk before. The last one carries finish_reason and usage.
+
+    text may be empty (a character or a possible stop string is still incomplete).
+    error: a message for the client when finish_reason is error, timeout or rejected.
+    """
+
+    request_id: str
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    error: str | None = None
