@@ -1,0 +1,50 @@
+# ARGS="..." is handed on to the command, e.g. make serve ARGS="--replicas 4 --port 9000".
+BIN := .venv/bin
+STAMP := .venv/.installed
+LOG := .venv/install.log
+ARGS ?=
+# The first of the two that is a Python 3.11 that runs (a pyenv shim may exist and not run).
+PYTHON = $(shell for p in python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve demo test lint
+
+help:
+	@echo "make serve   set up what is missing and start a cluster on this machine (Ctrl-C stops it)"
+	@echo "make demo    run one multi-turn workload with two routing policies and compare them"
+	@echo "make test    run all tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make setup   only create .venv and install"
+
+setup: $(STAMP)
+	@echo "Ready: .venv/bin/warmlane"
+
+# Installs again only when pyproject.toml changed. The stamp is written last: an interrupted set-up starts over.
+# A background command of sh ignores Ctrl-C, hence the trap.
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Warmlane needs Python 3.11; neither python3.11 nor python3 is one." >&2; exit 1; }
+	@test -x $(BIN)/pip || { echo "Creating .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; } \
+		|| { echo "python -m venv failed; on Debian and Ubuntu install python3.11-venv." >&2; exit 1; }
+	@echo "Installing torch, Ray, transformers and the rest into .venv: some minutes the first time (log: $(LOG))"
+	@$(BIN)/pip install --editable ".[dev]" > $(LOG) 2>&1 & pid=$$!; \
+	trap 'kill $$pid 2>/dev/null; echo; echo "Set-up interrupted; run it again to go on." >&2; exit 130' INT TERM; \
+	while kill -0 $$pid 2>/dev/null; do \
+		test -t 1 && printf '\r\033[K  %.76s' "$$(tail -n 1 $(LOG) | tr -d '\r')"; sleep 1; done; \
+	test -t 1 && printf '\r\033[K'; \
+	wait $$pid || { tail -n 15 $(LOG) >&2; echo "Installing failed; the whole log is $(LOG)." >&2; exit 1; }
+	@touch $@
+
+serve: $(STAMP)
+	@exec $(BIN)/warmlane serve $(ARGS)
+
+demo: $(STAMP)
+	@exec $(BIN)/warmlane demo $(ARGS)
+
+test: $(STAMP)
+	@exec $(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
