@@ -1,0 +1,1 @@
+"""Measuring a cluster from outside: conversations, load, statistics."""
