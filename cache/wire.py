@@ -1,0 +1,227 @@
+"""The bytes that replicas and routers leave for each other in Redis.
+
+Plain structs, little-endian, never pickle: whoever can write to Redis must not be able to run code here. Each record
+is `magic, version, kind` and its fields; strings and lists carry their length. `decode_*` raises WireError (a
+ValueError) for everything that `encode_*` could not have written; readers drop such a record and count it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cache.block_hasher import KEY_BYTES, BlockKey
+from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
+from cache.wire_format import RecordReader, RecordWriter, WireError
+
+_EVENTS, _REGISTRATION, _HEARTBEAT, _SNAPSHOT, _RESERVATIONS = range(1, 6)
+_STORED, _REMOVED, _CLEARED = range(1, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events in order. seq: 1, 2, 3, … within one incarnation; a hole means that something was lost (C21)."""
+
+    seq: int
+    events: tuple[KVEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRegistration:
+    """Who a replica incarnation is.
+
+    replica_id: Ray's `replica_id.unique_id`. incarnation: hex, new for each start of the engine.
+    canary: `BlockHasher.canary`; where it differs, block keys of the two processes mean different things.
+    started_at: `time.time()` of the start; of two incarnations of one replica the later one counts.
+    """
+
+    replica_id: str
+    incarnation: str
+    canary: BlockKey
+    block_size: int
+    num_blocks: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """What an engine has to do. Rates are 0 while nothing was measured.
+
+    num_running: admitted requests. num_waiting: accepted and not admitted, those on their way into the engine included.
+    queued_prefill_tokens: prompt tokens of both that are neither computed nor cached.
+    num_free_blocks: blocks that could be handed out now, cached ones that nobody references included.
+    prefill_tokens_per_second, decode_step_seconds: the engine's own recent measurements.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    queued_prefill_tokens: int = 0
+    num_free_blocks: int = 0
+    num_blocks: int = 0
+    prefill_tokens_per_second: float = 0.0
+    decode_step_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaHeartbeat:
+    """Load, and what the key set looks like after batch `last_seq`.
+
+    digest: XOR of all keys as integers, so that a mirror can be checked without sending the set (C20).
+    """
+
+    load: ReplicaLoad
+    last_seq: int
+    digest: int
+    num_keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole key set after batch `seq`, in no order."""
+
+    seq: int
+    keys: tuple[BlockKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A request that a router sent `age_seconds` before it wrote this.
+
+    prefill_tokens: prompt tokens that the router expected to be computed.
+    """
+
+    replica_id: str
+    age_seconds: float
+    prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationList:
+    router_id: str
+    reservations: tuple[Reservation, ...]
+
+
+def key_digest(keys: Iterable[BlockKey]) -> int:
+    """XOR of the keys as little-endian integers; adding and removing a key are the same operation."""
+    digest = 0
+    for key in keys:
+        digest ^= int.from_bytes(key, "little")
+    return digest
+
+
+def encode_events(batch: EventBatch) -> bytes:
+    out = RecordWriter(_EVENTS)
+    out.pack("QI", batch.seq, len(batch.events))
+    for event in batch.events:
+        match event:
+            case BlocksStored(keys):
+                out.pack("B", _STORED)
+                out.keys(keys)
+            case BlocksRemoved(keys):
+                out.pack("B", _REMOVED)
+                out.keys(keys)
+            case CacheCleared():
+                out.pack("B", _CLEARED)
+    return out.bytes()
+
+
+def decode_events(data: bytes) -> EventBatch:
+    record = RecordReader(data, _EVENTS)
+    seq, count = record.unpack("QI")
+    events: list[KVEvent] = []
+    for _ in range(count):  # a wrong count ends at the first missing byte
+        (kind,) = record.unpack("B")
+        if kind == _STORED:
+            events.append(BlocksStored(record.keys()))
+        elif kind == _REMOVED:
+            events.append(BlocksRemoved(record.keys()))
+        elif kind == _CLEARED:
+            events.append(CacheCleared())
+        else:
+            raise WireError(f"unknown kind of event: {kind}")
+    record.end()
+    return EventBatch(seq, tuple(events))
+
+
+def encode_registration(registration: ReplicaRegistration) -> bytes:
+    out = RecordWriter(_REGISTRATION)
+    out.string(registration.replica_id)
+    out.string(registration.incarnation)
+    if len(registration.canary) != KEY_BYTES:
+        raise WireError(f"a canary must have {KEY_BYTES} bytes, got {len(registration.canary)}")
+    out.pack("16sIQ", registration.canary, registration.block_size, registration.num_blocks)
+    out.measure(registration.started_at)
+    return out.bytes()
+
+
+def decode_registration(data: bytes) -> ReplicaRegistration:
+    record = RecordReader(data, _REGISTRATION)
+    replica_id, incarnation = record.string(), record.string()
+    canary = record.take(KEY_BYTES)
+    block_size, num_blocks = record.unpack("IQ")
+    started_at = record.measure()
+    record.end()
+    return ReplicaRegistration(replica_id, incarnation, canary, block_size, num_blocks, started_at)
+
+
+def encode_heartbeat(heartbeat: ReplicaHeartbeat) -> bytes:
+    load = heartbeat.load
+    out = RecordWriter(_HEARTBEAT)
+    out.pack(
+        "IIQQQ", load.num_running, load.num_waiting, load.queued_prefill_tokens, load.num_free_blocks, load.num_blocks
+    )
+    out.measure(load.prefill_tokens_per_second)
+    out.measure(load.decode_step_seconds)
+    if not 0 <= heartbeat.digest < 1 << 8 * KEY_BYTES:
+        raise WireError(f"digest must have at most {8 * KEY_BYTES} bits")
+    out.pack("Q16sQ", heartbeat.last_seq, heartbeat.digest.to_bytes(KEY_BYTES, "little"), heartbeat.num_keys)
+    return out.bytes()
+
+
+def decode_heartbeat(data: bytes) -> ReplicaHeartbeat:
+    record = RecordReader(data, _HEARTBEAT)
+    running, waiting, queued_tokens, free_blocks, blocks = record.unpack("IIQQQ")
+    prefill_rate, decode_step = record.measure(), record.measure()
+    load = ReplicaLoad(running, waiting, queued_tokens, free_blocks, blocks, prefill_rate, decode_step)
+    (last_seq,) = record.unpack("Q")
+    digest = int.from_bytes(record.take(KEY_BYTES), "little")
+    (num_keys,) = record.unpack("Q")
+    record.end()
+    return ReplicaHeartbeat(load, last_seq, digest, num_keys)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    out = RecordWriter(_SNAPSHOT)
+    out.pack("Q", snapshot.seq)
+    out.keys(snapshot.keys)
+    return out.bytes()
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    record = RecordReader(data, _SNAPSHOT)
+    (seq,) = record.unpack("Q")
+    keys = record.keys()
+    record.end()
+    return Snapshot(seq, keys)
+
+
+def encode_reservations(reservations: ReservationList) -> bytes:
+    out = RecordWriter(_RESERVATIONS)
+    out.string(reservations.router_id)
+    out.pack("I", len(reservations.reservations))
+    for entry in reservations.reservations:
+        out.string(entry.replica_id)
+        out.measure(entry.age_seconds)
+        out.pack("Q", entry.prefill_tokens)
+    return out.bytes()
+
+
+def decode_reservations(data: bytes) -> ReservationList:
+    record = RecordReader(data, _RESERVATIONS)
+    router_id = record.string()
+    (count,) = record.unpack("I")
+    entries = []
+    for _ in range(count):
+        replica_id, age_seconds = record.string(), record.measure()
+        (prefill_tokens,) = record.unpack("Q")
+        entries.append(Reservation(replica_id, age_seconds, prefill_tokens))
+    record.end()
+    return ReservationList(router_id, tuple(entries))
