@@ -11,6 +11,7 @@ class EngineConfig:
     max_model_len: tokens of prompt and answer together; None is the model's own window.
     block_size: tokens of a hash block and (with these backends) of a page.
     num_blocks, kv_memory_bytes: size of the pool; blocks win over bytes, bytes over what memory allows.
+    memory_fraction: share of the free memory that the pool may take where neither is given.
     max_num_seqs: requests that run at once. max_num_batched_tokens: the token budget of a step.
     max_waiting_requests, max_waiting_tokens: beyond these a request is refused (HTTP 429).
     watermark: share of the pool that admission leaves free as headroom (49, A24).
@@ -25,8 +26,9 @@ class EngineConfig:
     block_size: int = 16
     num_blocks: int | None = None
     kv_memory_bytes: int | None = None
+    memory_fraction: float = 0.5
     max_num_seqs: int = 64
-    max_num_batched_tokens: int = 1024
+    max_num_batched_tokens: int = 512
     max_waiting_requests: int = 512
     max_waiting_tokens: int = 1_000_000
     watermark: float = 0.01
@@ -43,6 +45,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise ValueError(f"{name} must be between {low} and {high}, got {value}")
+        if not 0.0 < self.memory_fraction <= 1.0:
+            raise ValueError(f"memory_fraction must be above 0 and at most 1, got {self.memory_fraction}")
         if not 0.0 <= self.watermark < 0.5:
             raise ValueError(f"watermark must be between 0 and 0.5, got {self.watermark}")
         if self.dtype not in ("auto", "float32", "float16", "bfloat16"):

@@ -22,3 +22,11 @@ class EngineOverloaded(RuntimeError):
 
 class EngineDead(RuntimeError):
     """The engine's loop has died; the replica's health check fails and it will be replaced."""
+
+
+class UnsupportedModel(ValueError):
+    """The model cannot be served right; the message says what stands in the way. Raised at load."""
+
+
+class PoolTooSmall(ValueError):
+    """Memory or the given size does not hold one request; the message has the numbers."""

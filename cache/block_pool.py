@@ -1,0 +1,106 @@
+"""The fixed set of pages: who holds them, and in which order free ones are handed out."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from cache.block_hasher import BlockKey
+from cache.prefix_index import PrefixIndex
+
+
+class BlockPool:
+    """Pages 0 to num_pages - 1 with reference counts and an eviction order.
+
+    `_refs[page]`: how many block tables hold it. `_free`: pages that nobody holds, next to be handed out first; a page
+    in it may still be hit while it has keys. Handing a page out drops its keys in the same call (A2, 4), so that no
+    key ever points at foreign content. All operations are O(1) per page.
+    """
+
+    def __init__(self, num_pages: int, index: PrefixIndex):
+        if num_pages < 1:
+            raise ValueError(f"num_pages must be at least 1, got {num_pages}")
+        self.num_pages = num_pages
+        self.index = index
+        self._refs = [0] * num_pages
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_pages))
+        self._num_cached_free = 0
+
+    @property
+    def num_free(self) -> int:
+        """Pages that can be handed out: empty ones and cached ones that nobody holds."""
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Pages that nobody holds but that can be hit."""
+        return self._num_cached_free
+
+    @property
+    def num_active(self) -> int:
+        return self.num_pages - len(self._free)
+
+    def num_unheld(self, page_ids: Iterable[int]) -> int:
+        """How many of the pages a `hold` would take out of the free list."""
+        return sum(1 for page_id in page_ids if not self._refs[page_id])
+
+    def hold(self, page_ids: Iterable[int]) -> None:
+        """One more holder for each page; a cached page leaves the free list."""
+        for page_id in page_ids:
+            if not self._refs[page_id]:
+                del self._free[page_id]
+                self._num_cached_free -= bool(self.index.keys_of(page_id))
+            self._refs[page_id] += 1
+
+    def take(self, num_pages: int) -> tuple[list[int], list[BlockKey]]:
+        """Hands out pages with one holder each, oldest free first. Returns them and the keys that were evicted.
+
+        Raises IndexError when fewer are free; nothing is changed then.
+        """
+        if num_pages > len(self._free):
+            raise IndexError(f"{num_pages} pages wanted, {len(self._free)} free")
+        taken, evicted = [], []
+        for _ in range(num_pages):
+            page_id, _ = self._free.popitem(last=False)
+            if self.index.keys_of(page_id):
+                self._num_cached_free -= 1
+                evicted += self.index.drop_page(page_id)
+            self._refs[page_id] = 1
+            taken.append(page_id)
+        return taken, evicted
+
+    def let_go(self, page_ids: Sequence[int]) -> None:
+        """One holder less for each page of one block table.
+
+        The table's tail is freed first, so that it is also evicted first and the shared beginning lives longest. Pages
+        without keys go to the head of the list: using them costs nobody a hit.
+        """
+        for page_id in reversed(page_ids):
+            self._refs[page_id] -= 1
+            if self._refs[page_id] == 0:
+                self._free[page_id] = None
+                if self.index.keys_of(page_id):
+                    self._num_cached_free += 1
+                else:
+                    self._free.move_to_end(page_id, last=False)
+
+    def forget_keys(self) -> None:
+        """Empties the prefix index; pages keep their holders."""
+        self.index.clear()
+        self._num_cached_free = 0
+
+    def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
+        """Raises RuntimeError unless counts, free list and index agree with the given block tables."""
+        refs = [0] * self.num_pages
+        for table in tables:
+            if len(set(table)) != len(table):
+                raise RuntimeError(f"a block table holds a page twice: {table}")
+            for page_id in table:
+                refs[page_id] += 1
+        if refs != self._refs:
+            wrong = [page for page in range(self.num_pages) if refs[page] != self._refs[page]]
+            raise RuntimeError(f"reference counts differ from the block tables on pages {wrong}")
+        if set(self._free) != {page for page, count in enumerate(refs) if not count}:
+            raise RuntimeError("the free list is not the set of pages without holder")
+        cached = sum(1 for page_id in self._free if self.index.keys_of(page_id))
+        if cached != self._num_cached_free:
+            raise RuntimeError(f"{cached} cached free pages, but {self._num_cached_free} counted")
+        self.index.check_invariants()

@@ -1,0 +1,173 @@
+"""Block tables of running requests over one pool of pages, with prefix caching."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cache.block_hasher import BlockKey
+from cache.block_pool import BlockPool
+from cache.event_buffer import EventBuffer
+from cache.events import KVEvent
+from cache.prefix_index import PrefixIndex
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """The first `num_tokens` slots of page `source` are to be copied to page `target` before the step's forward."""
+
+    source: int
+    target: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """The longest reusable beginning of a prompt.
+
+    num_tokens: how many leading tokens need no computing. page_ids: whole pages shared by reference.
+    partial_page: page that holds the rest of the match where a page is larger than a hash block; it is copied.
+    """
+
+    num_tokens: int = 0
+    page_ids: tuple[int, ...] = ()
+    partial_page: int | None = None
+
+
+NO_MATCH = PrefixMatch()
+
+
+@dataclass(slots=True)
+class _Table:
+    page_ids: list[int] = field(default_factory=list)
+    num_registered_blocks: int = 0
+
+
+class KVCacheManager:
+    """match -> admit -> (grow, commit)* -> release.
+
+    Deterministic, no I/O, no clock. A block becomes findable only by `commit`, which the engine calls after the forward
+    pass that wrote it has ended (5, A21): a failed or aborted step leaves nothing behind that was not computed.
+    """
+
+    def __init__(self, num_pages: int, block_size: int, blocks_per_page: int = 1, prefix_caching: bool = True):
+        """num_pages: size of the pool. block_size: tokens of a hash block. A page holds `blocks_per_page` of them."""
+        if block_size < 1 or blocks_per_page < 1:
+            raise ValueError(f"block_size and blocks_per_page must be at least 1, got {block_size}, {blocks_per_page}")
+        self.block_size = block_size
+        self.blocks_per_page = blocks_per_page
+        self.page_size = block_size * blocks_per_page
+        self.prefix_caching = prefix_caching
+        self.pool = BlockPool(num_pages, PrefixIndex())
+        self._tables: dict[str, _Table] = {}
+        self._events = EventBuffer()
+        self._copies: list[PageCopy] = []
+
+    def num_pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def match(self, keys: Sequence[BlockKey], num_tokens: int) -> PrefixMatch:
+        """Longest cached prefix in whole hash blocks, at most `num_tokens - 1`: the last token is always computed,
+        because its logits are needed (A1, 2)."""
+        if not self.prefix_caching:
+            return NO_MATCH
+        index, per_page = self.pool.index, self.blocks_per_page
+        limit = min(len(keys), (num_tokens - 1) // self.block_size)
+        page_ids: list[int] = []
+        first = 0
+        # A page whose last key is found holds the whole chain up to it, because keys are chained and pages are
+        # written by one request from their first slot on.
+        while first + per_page <= limit and (page_id := index.find(keys[first + per_page - 1])) is not None:
+            page_ids.append(page_id)
+            first += per_page
+        for last in range(min(first + per_page - 1, limit) - 1, first - 1, -1):
+            partial = index.find(keys[last])
+            if partial is not None:
+                return PrefixMatch((last + 1) * self.block_size, tuple(page_ids), partial)
+        return PrefixMatch(first * self.block_size, tuple(page_ids))
+
+    def num_new_pages(self, match: PrefixMatch, num_tokens: int) -> int:
+        """How many pages `admit` would take out of the free list, hits that nobody holds included."""
+        return self.num_pages_for(num_tokens) - len(match.page_ids) + self.pool.num_unheld(match.page_ids)
+
+    def admit(self, request_id: str, match: PrefixMatch, num_tokens: int) -> bool:
+        """Gives the request a block table for `num_tokens` tokens that begins with the match.
+
+        Returns False and changes nothing where the pool cannot give that. Raises ValueError for a known request.
+        """
+        if request_id in self._tables:
+            raise ValueError(f"request {request_id} has a block table already")
+        if self.num_new_pages(match, num_tokens) > self.pool.num_free:
+            return False
+        self.pool.hold(match.page_ids)  # before taking any page, or a hit could be handed out as a fresh one
+        # A page lists its keys from its start, so the blocks of a copied page are registered with the copy once more.
+        table = _Table(list(match.page_ids), len(match.page_ids) * self.blocks_per_page)
+        self._tables[request_id] = table
+        self._extend(table, num_tokens)
+        if match.partial_page is not None:
+            position = len(match.page_ids)
+            num_copied = match.num_tokens - position * self.page_size
+            self._copies.append(PageCopy(match.partial_page, table.page_ids[position], num_copied))
+        return True
+
+    def grow(self, request_id: str, num_tokens: int) -> bool:
+        """Extends the block table to `num_tokens` tokens; False and no change where the pool is empty."""
+        table = self._tables[request_id]
+        if self.num_pages_for(num_tokens) - len(table.page_ids) > self.pool.num_free:
+            return False
+        self._extend(table, num_tokens)
+        return True
+
+    def _extend(self, table: _Table, num_tokens: int) -> None:
+        missing = self.num_pages_for(num_tokens) - len(table.page_ids)
+        if missing > 0:
+            taken, evicted = self.pool.take(missing)
+            table.page_ids += taken
+            self._events.removed(evicted)
+
+    def commit(self, request_id: str, keys: Sequence[BlockKey], num_computed_tokens: int) -> None:
+        """Makes the request's full blocks findable up to `num_computed_tokens`, whose K/V must be written by now."""
+        if not self.prefix_caching:
+            return
+        table = self._tables[request_id]
+        stored = []
+        for position in range(table.num_registered_blocks, min(len(keys), num_computed_tokens // self.block_size)):
+            if self.pool.index.add(keys[position], table.page_ids[position // self.blocks_per_page]):
+                stored.append(keys[position])
+            table.num_registered_blocks = position + 1
+        self._events.stored(stored)
+
+    def release(self, request_id: str) -> None:
+        """The one way out of finish, abort, preemption and error. Unknown requests are ignored (A16, A18)."""
+        table = self._tables.pop(request_id, None)
+        if table is not None:
+            self.pool.let_go(table.page_ids)
+
+    def reset(self) -> None:
+        """Forgets all cached content. Running requests keep their pages but do not offer old ones again."""
+        self.pool.forget_keys()
+        for table in self._tables.values():
+            # Whole pages only: a page lists its keys from its start, so one that began before the reset has none.
+            num_pages = len(table.page_ids)
+            table.num_registered_blocks = num_pages * self.blocks_per_page
+        self._events.cleared()
+
+    def block_table(self, request_id: str) -> list[int]:
+        """Page ids in the order of the request's tokens; the caller must not change the list."""
+        return self._tables[request_id].page_ids
+
+    def take_copies(self) -> list[PageCopy]:
+        """Page copies planned since the last call; to be done in this order before the step's first write."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def take_events(self) -> list[KVEvent]:
+        return self._events.take()
+
+    def cached_keys(self) -> set[BlockKey]:
+        return self.pool.index.keys()
+
+    def check_invariants(self) -> None:
+        """Raises RuntimeError where pool, tables and index disagree (A19)."""
+        self.pool.check_invariants(table.page_ids for table in self._tables.values())
+        for request_id, table in self._tables.items():
+            if table.num_registered_blocks > len(table.page_ids) * self.blocks_per_page:
+                raise RuntimeError(f"request {request_id} registered more blocks than its table holds")

@@ -1,0 +1,63 @@
+"""Which page holds which block key: the hash chain that makes a prompt's leading blocks findable."""
+
+from collections.abc import Sequence
+
+from cache.block_hasher import BlockKey
+
+
+class PrefixIndex:
+    """Two maps that are always each other's inverse.
+
+    `_pages[key]`: pages that hold the key's block, oldest first. The same content may stand in two pages (29).
+    `_keys[page]`: keys of the page's leading blocks in order. Absence means: nothing in that page can be hit.
+    A key stands for its whole chain, so in every page it sits at the same offset.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[BlockKey, list[int]] = {}
+        self._keys: dict[int, list[BlockKey]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def find(self, key: BlockKey) -> int | None:
+        """A page that holds the block of `key`, or None."""
+        pages = self._pages.get(key)
+        return pages[0] if pages else None
+
+    def keys_of(self, page_id: int) -> Sequence[BlockKey]:
+        return self._keys.get(page_id, ())
+
+    def add(self, key: BlockKey, page_id: int) -> bool:
+        """Makes the page's next block findable. Returns True where this is the key's first copy."""
+        self._keys.setdefault(page_id, []).append(key)
+        pages = self._pages.setdefault(key, [])
+        pages.append(page_id)
+        return len(pages) == 1
+
+    def drop_page(self, page_id: int) -> list[BlockKey]:
+        """Forgets everything in the page. Returns the keys whose last copy that was (A29)."""
+        gone = []
+        for key in self._keys.pop(page_id, ()):
+            pages = self._pages[key]
+            pages.remove(page_id)
+            if not pages:
+                del self._pages[key]
+                gone.append(key)
+        return gone
+
+    def clear(self) -> None:
+        self._pages.clear()
+        self._keys.clear()
+
+    def keys(self) -> set[BlockKey]:
+        return set(self._pages)
+
+    def check_invariants(self) -> None:
+        """Raises RuntimeError where the two maps disagree."""
+        forward = {(key, page) for key, pages in self._pages.items() for page in pages}
+        backward = {(key, page) for page, keys in self._keys.items() for key in keys}
+        if forward != backward:
+            raise RuntimeError(f"prefix index maps differ in {forward ^ backward}")
+        if any(len(set(pages)) != len(pages) or not pages for pages in self._pages.values()):
+            raise RuntimeError("a key lists a page twice or lists none")

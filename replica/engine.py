@@ -1,0 +1,223 @@
+"""The engine's step: schedule, compute, sample, give out."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from cache.block_hasher import BlockHasher
+from cache.events import KVEvent
+from cache.kv_cache_manager import KVCacheManager
+from replica.engine_counters import EngineCounters
+from replica.errors import EngineOverloaded, RequestRefused
+from replica.messages import FinishReason, GenerateRequest, TokenChunk, Usage
+from replica.model_runner import BlockTableOf
+from replica.request import Request, RequestState
+from replica.request_times import RequestTimes
+from replica.sampler import Sampler
+from replica.scheduler import Scheduler
+from replica.step_cost import StepCost
+from replica.step_plan import StepPlan
+from replica.text_stream import TextStream
+
+logger = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """The forward pass: the real model, or a cost model in the lab."""
+
+    def run(self, plan: StepPlan, block_table_of: BlockTableOf) -> torch.Tensor: ...
+
+
+class Vocabulary(Protocol):
+    """What the engine needs to know of tokens."""
+
+    eos_token_ids: frozenset[int]
+    vocab_size: int
+    max_model_len: int
+
+    def text_stream(self, prompt_ids: Sequence[int], stop: Sequence[str]) -> TextStream: ...
+
+
+class Engine:
+    """Synchronous and single-threaded: `add`, `abort` and `step` are called by one thread, in any order.
+
+    Every request leaves through `_finish`, whatever ended it.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        vocabulary: Vocabulary,
+        hasher: BlockHasher,
+        *,
+        max_waiting_requests: int,
+        max_waiting_tokens: int,
+        on_events: Callable[[Sequence[KVEvent]], None] = lambda events: None,
+        on_finished: Callable[[FinishReason, RequestTimes], None] = lambda reason, times: None,
+        clock: Callable[[], float] = time.time,
+    ):
+        self.scheduler = scheduler
+        self.counters = EngineCounters()
+        self.cost = StepCost()
+        self._runner = runner
+        self._vocabulary = vocabulary
+        self._hasher = hasher
+        self._max_waiting_requests = max_waiting_requests
+        self._max_waiting_tokens = max_waiting_tokens
+        self._on_events = on_events
+        self._on_finished = on_finished
+        self._clock = clock
+        self._sampler = Sampler()
+        self._requests: dict[str, Request] = {}
+        self._streams: dict[str, TextStream] = {}
+        self._times: dict[str, RequestTimes] = {}
+
+    @property
+    def manager(self) -> KVCacheManager:
+        return self.scheduler.manager
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add(self, message: GenerateRequest) -> None:
+        """Queues a request. Raises RequestRefused for what can never be served and EngineOverloaded for what can not
+        be served now; the engine is unchanged then (A22, A39)."""
+        max_total_tokens = self._checked_length(message)
+        if message.request_id in self._requests:
+            raise RequestRefused(f"request {message.request_id} is running already", param="request_id")
+        waiting = self.scheduler.waiting
+        if len(waiting) >= self._max_waiting_requests:
+            raise EngineOverloaded(f"{len(waiting)} requests wait already, the bound is {self._max_waiting_requests}")
+        queued = self.scheduler.num_queued_prefill_tokens
+        if waiting and queued + len(message.token_ids) > self._max_waiting_tokens:
+            raise EngineOverloaded(f"{queued} tokens wait already, the bound is {self._max_waiting_tokens}")
+        keys = self._hasher.keys(message.token_ids, message.extra_keys)
+        request = Request(message, max_total_tokens, keys)
+        self._streams[request.id] = self._vocabulary.text_stream(message.token_ids, message.sampling.stop)
+        self._times[request.id] = RequestTimes(message.arrival_seconds)
+        self._requests[request.id] = request
+        self.scheduler.add(request)
+
+    def _checked_length(self, message: GenerateRequest) -> int:
+        """The most tokens that prompt and answer may have together."""
+        num_prompt, window = len(message.token_ids), self._vocabulary.max_model_len
+        pool = self.manager.pool.num_pages * self.manager.page_size
+        if not num_prompt:
+            raise RequestRefused("the prompt has no tokens; at least 1 is needed", param="prompt")
+        bad = next((i for i in message.token_ids if not 0 <= i < self._vocabulary.vocab_size), None)
+        if bad is not None:
+            raise RequestRefused(
+                f"token id {bad} is not in the vocabulary of {self._vocabulary.vocab_size}", param="prompt"
+            )
+        max_tokens = message.sampling.max_tokens
+        longest = num_prompt + (1 if max_tokens is None else max_tokens)
+        for bound, what in ((window, "the model's context length"), (pool, "this replica's KV cache")):
+            if longest > bound:
+                raise RequestRefused(
+                    f"the prompt has {num_prompt} tokens and max_tokens is {max_tokens}, "
+                    f"but {what} is {bound} tokens",
+                    param="max_tokens" if num_prompt < bound else "prompt",
+                    code="context_length_exceeded",
+                )
+        return longest if max_tokens is not None else min(window, pool)
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> TokenChunk | None:
+        """Ends a request in whatever state; None for one that is unknown or has ended (A16)."""
+        request = self._requests.get(request_id)
+        return None if request is None else self._finish(request, reason)
+
+    def step(self) -> list[TokenChunk]:
+        """Computes one step. An exception inside ends the requests of this step alone; the engine lives on."""
+        chunks = self._expire()
+        plan = self.scheduler.schedule()
+        started = self._clock()
+        self._note_admissions(plan, started)
+        if plan.scheduled:
+            try:
+                logits = self._runner.run(plan, self.manager.block_table)
+                sampling = [item.request for item in plan.scheduled if item.samples]
+                tokens = self._sampler.sample(logits, sampling) if sampling else []
+            except Exception as error:
+                logger.exception("engine step failed")
+                self.counters.num_failed_steps += 1
+                chunks += [self._fail(item.request, f"the engine's step failed: {error}") for item in plan.scheduled]
+            else:
+                self._note_step(plan, self._clock() - started)
+                self.scheduler.commit(plan)
+                chunks += [self._take_token(*pair) for pair in zip(sampling, tokens, strict=True)]
+        events = self.manager.take_events()
+        if events:
+            self._on_events(events)
+        return chunks
+
+    def _expire(self) -> list[TokenChunk]:
+        """Ends waiting requests whose deadline has passed, before anything is computed for them (53)."""
+        now = self._clock()
+        late = [
+            request
+            for request in self.scheduler.waiting
+            if request.message.deadline_seconds is not None and request.message.deadline_seconds <= now
+        ]
+        return [self._finish(request, FinishReason.TIMEOUT, error="the deadline passed in the queue") for request in late]
+
+    def _note_admissions(self, plan: StepPlan, now: float) -> None:
+        for request in plan.admitted:
+            times = self._times[request.id]
+            if times.admitted is None:
+                times.admitted = now
+                num_cached = request.num_cached_tokens or 0
+                self.counters.num_prompt_tokens += request.num_prompt_tokens
+                self.counters.num_hit_tokens += num_cached
+                self.counters.prefill_saved_seconds += self.cost.prefill_seconds(num_cached)
+
+    def _note_step(self, plan: StepPlan, seconds: float) -> None:
+        self.counters.num_steps += 1
+        self.counters.num_computed_positions += plan.num_tokens
+        self.cost.observe(plan, seconds)
+
+    def _take_token(self, request: Request, token_id: int | None) -> TokenChunk:
+        if token_id is None:
+            return self._fail(request, "the model gave logits that are not finite")
+        self.scheduler.append_token(request, token_id)
+        self.counters.num_generated_tokens += 1
+        self._times[request.id].token(self._clock())
+        stream = self._streams[request.id]
+        sampling = request.sampling
+        is_eos = token_id in self._vocabulary.eos_token_ids and not sampling.ignore_eos
+        if is_eos or token_id in sampling.stop_token_ids:
+            return self._finish(request, FinishReason.STOP, stream.flush(), [token_id])
+        text = stream.push(token_id)
+        if stream.stopped:
+            return self._finish(request, FinishReason.STOP, text, [token_id])
+        if request.num_tokens >= request.max_total_tokens:
+            return self._finish(request, FinishReason.LENGTH, text + stream.flush(), [token_id])
+        return TokenChunk(request.id, text, [token_id])
+
+    def _fail(self, request: Request, message: str) -> TokenChunk:
+        return self._finish(request, FinishReason.ERROR, error=message)
+
+    def _finish(
+        self,
+        request: Request,
+        reason: FinishReason,
+        text: str = "",
+        token_ids: list[int] | None = None,
+        error: str | None = None,
+    ) -> TokenChunk:
+        """The one way out (A18): pages, sampler, text, times and counters are settled once."""
+        if request.state is RequestState.FINISHED:
+            raise RuntimeError(f"request {request.id} was finished twice")
+        self.scheduler.release(request)
+        self._sampler.forget(request.id)
+        del self._requests[request.id], self._streams[request.id]
+        self.counters.num_finished[reason] += 1
+        times = self._times.pop(request.id)
+        times.finished = self._clock()
+        self._on_finished(reason, times)
+        usage = Usage(request.num_prompt_tokens, request.num_generated_tokens, request.num_cached_tokens or 0)
+        return TokenChunk(request.id, text, token_ids or [], reason, usage, error)

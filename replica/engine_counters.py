@@ -1,0 +1,22 @@
+"""Plain totals of what one engine did; exported by `replica.metrics`, read directly by tests and the lab."""
+
+from dataclasses import dataclass, field
+
+from replica.messages import FinishReason
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Every number only grows. Token numbers of a request are counted once, at its first admission.
+
+    num_computed_positions: positions that went through the model, whatever for.
+    """
+
+    num_steps: int = 0
+    num_failed_steps: int = 0
+    num_computed_positions: int = 0
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_hit_tokens: int = 0
+    prefill_saved_seconds: float = 0.0
+    num_finished: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(FinishReason, 0))

@@ -1,0 +1,68 @@
+"""Puts an engine together from a model folder."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+
+from cache.block_hasher import BlockHasher
+from cache.events import KVEvent
+from cache.kv_cache_manager import KVCacheManager
+from replica.attention.choice import choose_backend
+from replica.engine import Engine
+from replica.engine_config import EngineConfig
+from replica.kv_pages import KVPages
+from replica.messages import FinishReason
+from replica.model_loader import LoadedModel, load_model
+from replica.model_probe import probe_model, use_paged_attention, verify_paged
+from replica.model_runner import ModelRunner
+from replica.pool_sizing import num_pages
+from replica.request_times import RequestTimes
+from replica.scheduler import Scheduler
+from replica.vocabulary import TokenizerVocabulary
+
+logger = logging.getLogger(__name__)
+
+
+def build_engine(
+    config: EngineConfig,
+    hasher: BlockHasher,
+    on_events: Callable[[Sequence[KVEvent]], None] = lambda events: None,
+    on_finished: Callable[[FinishReason, RequestTimes], None] = lambda reason, times: None,
+    loaded: LoadedModel | None = None,
+) -> Engine:
+    """Loads, checks and sizes everything. Raises UnsupportedModel, PoolTooSmall or ValueError with the cause.
+
+    loaded: a model that is in memory already (tests); it is switched to paged attention.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    loaded = loaded or load_model(config)
+    backend = choose_backend(config.attention_backend, loaded.device, loaded.dtype, config.block_size)
+    shapes, reference = probe_model(loaded.model, loaded.vocab_size)
+    use_paged_attention(loaded.model)
+    verify_paged(loaded.model, shapes, backend, config.block_size, loaded.vocab_size, reference)
+    pool_pages = num_pages(config, shapes, loaded.dtype, loaded.device, config.block_size, loaded.max_model_len)
+    pages = KVPages(shapes, pool_pages, config.block_size, loaded.dtype, loaded.device)
+    logger.info(
+        "engine ready: %s attention, %d blocks of %d tokens, window %d", backend.name, pool_pages, config.block_size,
+        loaded.max_model_len,
+    )  # fmt: skip
+    manager = KVCacheManager(pool_pages, config.block_size, prefix_caching=config.prefix_caching)
+    scheduler = Scheduler(
+        manager,
+        hasher,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        watermark_pages=int(pool_pages * config.watermark),
+    )
+    return Engine(
+        scheduler,
+        ModelRunner(loaded.model, pages, backend),
+        TokenizerVocabulary(loaded.tokenizer, loaded.eos_token_ids, loaded.vocab_size, loaded.max_model_len),
+        hasher,
+        max_waiting_requests=config.max_waiting_requests,
+        max_waiting_tokens=config.max_waiting_tokens,
+        on_events=on_events,
+        on_finished=on_finished,
+    )

@@ -1,0 +1,69 @@
+"""Runs one step's forward pass."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from replica.attention.backend import AttentionBackend, BatchLayout
+from replica.attention.paged_step import PagedStep
+from replica.kv_pages import KVPages
+from replica.model_probe import cache_argument
+from replica.step_plan import ScheduledRequest, StepPlan
+
+BlockTableOf = Callable[[str], Sequence[int]]
+
+
+class ModelRunner:
+    """Turns a plan into one flat batch [1, num_tokens], and the model's output into logits of the sampling requests."""
+
+    def __init__(self, model: PreTrainedModel, pages: KVPages, backend: AttentionBackend):
+        self._model = model
+        self._pages = pages
+        self._backend = backend
+        self._cache_argument = cache_argument(model)
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan, block_table_of: BlockTableOf) -> torch.Tensor:
+        """Returns [number of sampling requests, vocabulary], in the order of the plan."""
+        self._pages.copy(plan.copies)
+        device = self._model.device
+        layout = self._layout(plan.scheduled, block_table_of)
+        token_ids, positions, last_rows = _flat_batch(plan.scheduled)
+        step = PagedStep(self._pages, layout, self._backend)
+        output = self._model(
+            input_ids=torch.tensor([token_ids], device=device),
+            position_ids=torch.tensor([positions], device=device),
+            # Logits are computed only for rows that are sampled: the LM head is the largest layer of a small model.
+            logits_to_keep=torch.tensor(last_rows, dtype=torch.long, device=device),
+            paged_step=step,
+            **{self._cache_argument: step},
+        )
+        return output.logits[0]
+
+    def _layout(self, scheduled: Sequence[ScheduledRequest], block_table_of: BlockTableOf) -> BatchLayout:
+        device, page_size = self._model.device, self._pages.page_size
+        starts, context_lens, tables, slots = [0], [], [], []
+        for item in scheduled:
+            end = item.start + item.num_tokens
+            table = torch.tensor(block_table_of(item.request.id)[: -(-end // page_size)], device=device)
+            positions = torch.arange(item.start, end, device=device)
+            slots.append(table[positions // page_size] * page_size + positions % page_size)
+            tables.append(table)
+            context_lens.append(end)
+            starts.append(starts[-1] + item.num_tokens)
+        return BatchLayout(tuple(starts), tuple(context_lens), tuple(tables), torch.cat(slots))
+
+
+def _flat_batch(scheduled: Sequence[ScheduledRequest]) -> tuple[list[int], list[int], list[int]]:
+    """Token ids and positions of all requests one after another, and the rows whose logits are wanted."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    last_rows: list[int] = []
+    for item in scheduled:
+        end = item.start + item.num_tokens
+        token_ids += item.request.token_ids[item.start : end]
+        positions += range(item.start, end)
+        if item.samples:
+            last_rows.append(len(token_ids) - 1)
+    return token_ids, positions, last_rows

@@ -1,0 +1,76 @@
+"""How many pages the engine may have."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import torch
+
+from replica.engine_config import EngineConfig
+from replica.errors import PoolTooSmall
+from replica.kv_pages import LayerShape
+
+_CGROUP_LIMITS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+def bytes_per_token(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
+    return sum(shape.bytes_per_token(dtype) for shape in shapes)
+
+
+def num_pages(
+    config: EngineConfig,
+    shapes: Sequence[LayerShape],
+    dtype: torch.dtype,
+    device: torch.device,
+    page_size: int,
+    max_model_len: int,
+) -> int:
+    """Given blocks win over given bytes, and bytes over what memory allows (A37).
+
+    Raises PoolTooSmall with the numbers where bytes or memory do not hold one request of max_model_len tokens. A given
+    number of blocks is taken as it is: longer requests are then refused one by one (A22).
+    """
+    page_bytes = bytes_per_token(shapes, dtype) * page_size
+    needed = -(-max_model_len // page_size)
+    if config.num_blocks is not None:
+        return config.num_blocks
+    if config.kv_memory_bytes is not None:
+        pages, origin = config.kv_memory_bytes // page_bytes, f"kv_memory_bytes={config.kv_memory_bytes}"
+    else:
+        free = _free_bytes(device)
+        wanted = int(free * config.memory_fraction)
+        # More than every running request at full length can never be used at once; it would only be zeroed memory.
+        pages = min(wanted // page_bytes, needed * config.max_num_seqs)
+        origin = f"{config.memory_fraction:.0%} of {free} free bytes"
+    if pages < needed:
+        raise PoolTooSmall(
+            f"one request of max_model_len={max_model_len} tokens needs {needed} blocks of {page_size} tokens "
+            f"({needed * page_bytes} bytes), but {origin} gives {pages} ({pages * page_bytes} bytes): "
+            "lower max_model_len or give more memory"
+        )
+    return pages
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return min([psutil.virtual_memory().available, *_cgroup_free_bytes()])
+
+
+def _cgroup_free_bytes() -> list[int]:
+    """A container's limit counts, not the machine's memory (A38)."""
+    free = []
+    for limit_file, usage_file in _CGROUP_LIMITS:
+        try:
+            limit, usage = limit_file.read_text().strip(), usage_file.read_text().strip()
+        except OSError:
+            continue
+        if limit.isdigit():
+            free.append(max(0, int(limit) - int(usage)))
+    return free

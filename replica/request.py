@@ -1,0 +1,54 @@
+"""One request inside one engine."""
+
+from enum import Enum, auto
+
+from cache.block_hasher import BlockKey
+from replica.messages import FinishReason, GenerateRequest
+
+
+class RequestState(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Request:
+    """What the engine knows of a request; only the engine's thread touches it.
+
+    token_ids: prompt and generated tokens. num_computed_tokens: leading tokens whose K/V lie in the request's pages.
+    num_cached_tokens: tokens served from cached pages at the first admission; None before it. block_keys: keys of the
+    full blocks of token_ids, extended as tokens come.
+    """
+
+    def __init__(self, message: GenerateRequest, max_total_tokens: int, block_keys: list[BlockKey]):
+        self.id = message.request_id
+        self.message = message
+        self.sampling = message.sampling
+        self.token_ids = list(message.token_ids)
+        self.num_prompt_tokens = len(message.token_ids)
+        self.max_total_tokens = max_total_tokens
+        self.block_keys = block_keys
+        self.state = RequestState.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.num_computed_tokens = 0
+        self.num_cached_tokens: int | None = None
+        self.num_preemptions = 0
+        self.num_skips = 0
+        self.num_share_waits = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        """More than the one newest token is still to be computed."""
+        return self.num_uncomputed_tokens > 1

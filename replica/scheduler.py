@@ -1,0 +1,191 @@
+"""Decides what the next step computes: continuous batching with chunked prefill."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from cache.block_hasher import BlockHasher
+from cache.kv_cache_manager import KVCacheManager, PrefixMatch
+from replica.inflight_prefixes import InflightPrefixes
+from replica.request import Request, RequestState
+from replica.step_plan import StepPlan
+
+MAX_SKIP_AHEAD = 16
+"""How many waiting requests that do not fit now are passed over in one step (A23)."""
+MAX_SKIPS = 64
+"""After so many steps of being passed over, a request lets nobody pass any more."""
+MAX_SHARE_WAITS = 64
+"""How many steps a request waits for a prefix that another one is computing (A12)."""
+
+
+class Scheduler:
+    """One token budget per step, shared by decodes first, then running prefills, then new requests in arrival order.
+
+    Synchronous and deterministic; no clock, no I/O. Pages for the whole prompt are taken at admission, so that only
+    decodes can run out of pages; then the newest running request is preempted and will be computed again. The oldest
+    running request is never preempted for another one, and each request fits the pool alone, so the fleet always moves
+    (48, A24).
+    """
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        hasher: BlockHasher,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        watermark_pages: int = 0,
+    ):
+        self.manager = manager
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.num_preemptions = 0
+        self.num_recomputed_tokens = 0
+        self.num_inflight_shared_tokens = 0
+        self._hasher = hasher
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._watermark_pages = watermark_pages
+        self._inflight = InflightPrefixes()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    @property
+    def num_queued_prefill_tokens(self) -> int:
+        """Prompt tokens that are still to be computed, running prefills included."""
+        running = sum(request.num_uncomputed_tokens for request in self.running if request.is_prefilling)
+        return running + sum(request.num_uncomputed_tokens for request in self.waiting)
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+
+    def schedule(self) -> StepPlan:
+        """Plans one step; an empty plan means that nothing can run. The caller runs it and calls `commit`."""
+        plan = StepPlan()
+        budget = self._max_num_batched_tokens
+        budget -= self._schedule_decodes(plan)
+        budget = self._schedule_prefills(plan, budget)
+        if not plan.preempted:  # who was just thrown out for want of pages must not come back in the same step
+            self._admit_waiting(plan, budget)
+        plan.copies = self.manager.take_copies()
+        return plan
+
+    def _schedule_decodes(self, plan: StepPlan) -> int:
+        for request in list(self.running):
+            if request.state is RequestState.RUNNING and not request.is_prefilling and self._make_room(request, plan):
+                plan.add(request, 1)
+        return len(plan.scheduled)
+
+    def _make_room(self, request: Request, plan: StepPlan) -> bool:
+        """Gets the request a page for its newest token; False where it had to be preempted itself."""
+        while not self.manager.grow(request.id, request.num_tokens):
+            # Running requests stand in order of admission and decodes are planned in that order, so the victim is
+            # never in the plan already.
+            victim = self.running[-1]
+            self._preempt(victim)
+            plan.preempted.append(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _preempt(self, victim: Request) -> None:
+        self._leave_running(victim)
+        victim.state = RequestState.WAITING
+        victim.num_preemptions += 1
+        victim.num_computed_tokens = 0
+        self.num_preemptions += 1
+        self.waiting.appendleft(victim)
+
+    def _schedule_prefills(self, plan: StepPlan, budget: int) -> int:
+        for request in self.running:
+            if budget and request.is_prefilling:
+                num_tokens = min(request.num_uncomputed_tokens, budget)
+                plan.add(request, num_tokens)
+                budget -= num_tokens
+        return budget
+
+    def _admit_waiting(self, plan: StepPlan, budget: int) -> None:
+        for request in self._candidates():
+            if not budget or len(self.running) >= self._max_num_seqs:
+                break
+            match = self.manager.match(request.block_keys, request.num_tokens)
+            if self._waits_for_prefix(request, match):
+                continue
+            if not self._fits(request, match):
+                request.num_skips += 1
+                continue
+            self.waiting.remove(request)
+            self._start(request, match)
+            num_tokens = min(request.num_uncomputed_tokens, budget)
+            plan.add(request, num_tokens)
+            plan.admitted.append(request)
+            budget -= num_tokens
+
+    def _candidates(self) -> Iterator[Request]:
+        """Waiting requests in arrival order, ending behind the first that was passed over too often."""
+        for position, request in enumerate(list(self.waiting)):
+            if position > MAX_SKIP_AHEAD:
+                return
+            yield request
+            if request.state is RequestState.WAITING and request.num_skips >= MAX_SKIPS:
+                return
+
+    def _waits_for_prefix(self, request: Request, match: PrefixMatch) -> bool:
+        """Whether somebody computes a good part of what the request lacks right now; bounded."""
+        if not self.manager.prefix_caching or request.num_share_waits >= MAX_SHARE_WAITS:
+            return False
+        num_matched = match.num_tokens // self.manager.block_size
+        num_shared = self._inflight.num_leading(request.block_keys[num_matched:])
+        if 4 * num_shared * self.manager.block_size < request.num_tokens - match.num_tokens:
+            return False
+        request.num_share_waits += 1
+        return True
+
+    def _fits(self, request: Request, match: PrefixMatch) -> bool:
+        """Leaves the watermark free, as headroom for running decodes, unless nothing runs (49)."""
+        headroom = self._watermark_pages if self.running else 0
+        needed = self.manager.num_new_pages(match, request.num_tokens)
+        return needed + headroom <= self.manager.pool.num_free
+
+    def _start(self, request: Request, match: PrefixMatch) -> None:
+        if not self.manager.admit(request.id, match, request.num_tokens):
+            raise RuntimeError(f"the pool refused request {request.id} although it fits")
+        request.state = RequestState.RUNNING
+        request.num_computed_tokens = match.num_tokens
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = match.num_tokens
+            if request.num_share_waits:
+                self.num_inflight_shared_tokens += match.num_tokens
+        else:  # what a preempted request finds again of its own is no hit, and what it lacks is work done twice (A27)
+            self.num_recomputed_tokens += request.num_tokens - match.num_tokens
+        self.running.append(request)
+        self._inflight.begin(request.id, request.block_keys[match.num_tokens // self.manager.block_size :])
+
+    def commit(self, plan: StepPlan) -> None:
+        """The step's forward pass has ended: its positions are computed and its full blocks can be hit."""
+        for item in plan.scheduled:
+            request = item.request
+            request.num_computed_tokens = item.start + item.num_tokens
+            self.manager.commit(request.id, request.block_keys, request.num_computed_tokens)
+            if not request.num_uncomputed_tokens:
+                self._inflight.end(request.id)
+
+    def append_token(self, request: Request, token_id: int) -> None:
+        request.token_ids.append(token_id)
+        if request.num_tokens % self._hasher.block_size == 0:
+            extra = request.message.extra_keys
+            request.block_keys = self._hasher.keys(request.token_ids, extra, known=request.block_keys)
+
+    def release(self, request: Request) -> None:
+        """The one way out for finish, abort, timeout and error, in every state; doing it twice is harmless (A18)."""
+        if request.state is RequestState.RUNNING:
+            self._leave_running(request)
+        elif request.state is RequestState.WAITING:
+            self.waiting.remove(request)
+        request.state = RequestState.FINISHED
+
+    def _leave_running(self, request: Request) -> None:
+        self.running.remove(request)
+        self._inflight.end(request.id)
+        self.manager.release(request.id)

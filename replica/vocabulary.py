@@ -1,0 +1,21 @@
+"""What the engine needs to know of a loaded model's tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from replica.text_stream import TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerVocabulary:
+    """max_model_len: tokens of prompt and answer together. vocab_size: rows of the model's LM head."""
+
+    tokenizer: Tokenizer
+    eos_token_ids: frozenset[int]
+    vocab_size: int
+    max_model_len: int
+
+    def text_stream(self, prompt_ids: Sequence[int], stop: Sequence[str]) -> TextStream:
+        return TextStream(self.tokenizer, prompt_ids, stop)
