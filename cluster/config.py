@@ -1,0 +1,167 @@
+"""Everything `warmlane serve` can be told: one dataclass, the same names in flags, YAML and environment."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.default_model import DEFAULT_MODEL
+from cluster.sizes import parse_bytes
+from replica.engine_config import EngineConfig
+
+ENVIRONMENT_PREFIX = "WARMLANE_"
+POLICIES = ("expected_finish", "least_tokens", "power_of_two", "random", "round_robin")
+"""The names that `--policy` shows. The router's own registry decides; `cluster.app` checks against it."""
+
+
+def setting(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:
+    """A field of ServeConfig. low, high: inclusive bounds of a number. help: shown by `warmlane serve --help`."""
+    metadata = {"help": help, "low": low, "high": high}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """Settings of one cluster, checked. ValueError names the field, the value and the bound."""
+
+    model: str = setting(DEFAULT_MODEL, "local folder, hub id (owner/name), or the default model's name")
+    served_model_name: str | None = setting(None, "the name clients use; default: the last part of --model")
+    replicas: int = setting(2, "engine replicas", low=1, high=1024)
+    num_ingress: int = setting(1, "HTTP ingress replicas", low=1, high=64)
+    gpus_per_replica: int = setting(0, "GPUs of one replica: 0 runs on CPUs, more than 1 is not supported", low=0)
+    policy: str = setting("expected_finish", f"routing policy: {', '.join(POLICIES)}")
+    policy_weights: dict[str, float] = setting({}, "weights of the policy, as name=value,name=value")
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(8000, "port of the HTTP API", low=1, high=65535)
+    dtype: str = setting("auto", "auto, float32, float16 or bfloat16; auto is float32 on CPUs, else the checkpoint's")
+    max_model_len: int | None = setting(None, "tokens of prompt and answer together; default: the model's", low=1)
+    block_size: int = setting(16, "tokens of a KV block", low=1, high=1024)
+    num_blocks: int | None = setting(None, "KV blocks of one replica; wins over --kv-memory", low=2)
+    kv_memory: int | None = setting(None, "KV memory of one replica, e.g. 2GiB; default: by available memory", low=1)
+    max_num_seqs: int = setting(64, "requests that one replica runs at once", low=1, high=65536)
+    max_num_batched_tokens: int = setting(1024, "tokens of one engine step", low=1)
+    threads_per_replica: int | None = setting(None, "torch threads; default: the cores shared out", low=1, high=1024)
+    redis_url: str | None = setting(None, "Redis to share the prefix index through; default: one is started")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            low, high = item.metadata["low"], item.metadata["high"]
+            if value is None or low is None:
+                continue
+            if value < low or (high is not None and value > high):
+                bound = f"between {low} and {high}" if high is not None else f"at least {low}"
+                raise ValueError(f"{item.name} must be {bound}, got {value}")
+        if self.gpus_per_replica > 1:
+            raise ValueError(f"gpus_per_replica must be 0 or 1 for now, got {self.gpus_per_replica}")
+        for name in ("model", "policy", "host", "served_model_name", "redis_url"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name} must not be empty")
+        self.engine(self.model)  # the engine's own bounds (dtype, budget against requests) hold from the start
+
+    @property
+    def model_name(self) -> str:
+        """The name that clients use."""
+        return self.served_model_name or Path(self.model).name
+
+    def engine(self, model_dir: str, threads: int | None = None) -> EngineConfig:
+        """The engine's part. threads: used where `threads_per_replica` is not set."""
+        return EngineConfig(
+            model=model_dir,
+            dtype=self.dtype,
+            device="cuda" if self.gpus_per_replica else "cpu",
+            max_model_len=self.max_model_len,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            kv_memory_bytes=self.kv_memory,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            threads=self.threads_per_replica or threads,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        flags: Mapping[str, Any] | None = None,
+        file: str | Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> "ServeConfig":
+        """Flags win over the environment, the environment over the file, the file over the defaults.
+
+        flags: only those that were given. file: YAML mapping, default `WARMLANE_CONFIG`. environment: default
+        `os.environ`; every variable that starts with WARMLANE_ must name a field.
+        Raises ValueError for unknown names and values out of bounds, OSError for a file that cannot be read.
+        """
+        variables = _from_environment(os.environ if environment is None else environment)
+        file = file or variables.pop("config", None)
+        settings: dict[str, Any] = {}
+        for source, values in (
+            (str(file), _from_file(Path(file)) if file else {}),
+            ("the environment", variables),
+            ("the command line", dict(flags or {})),
+        ):
+            settings |= _checked_values(source, values)
+        return cls(**settings)
+
+    def with_settings(self, **settings: Any) -> "ServeConfig":
+        return replace(self, **_checked_values("settings", settings))
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    prefix = ENVIRONMENT_PREFIX
+    return {name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)}
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a mapping of settings, got {type(content).__name__}")
+    return {str(name).replace("-", "_"): value for name, value in content.items()}
+
+
+def _checked_values(source: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    known = {item.name: item for item in fields(ServeConfig)}
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise ValueError(f"unknown setting {', '.join(unknown)} in {source}; known are {', '.join(known)}")
+    return {name: _typed(name, known[name].type, value) for name, value in values.items()}
+
+
+def _typed(name: str, kind: Any, value: Any) -> Any:
+    """Text from flags and variables becomes the field's type; YAML's values must have it already."""
+    if name == "policy_weights":
+        return _weights(value)
+    optional = type(None) in getattr(kind, "__args__", ())
+    if value is None:
+        if optional:
+            return None
+        raise ValueError(f"{name} must not be null")
+    if name == "kv_memory":
+        return parse_bytes(name, value)
+    wants_int = kind is int or int in getattr(kind, "__args__", ())
+    if not wants_int:
+        return str(value)
+    try:
+        if isinstance(value, bool | float):
+            raise ValueError
+        return int(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+
+
+def _weights(value: Any) -> dict[str, float]:
+    try:
+        pairs = value.items() if isinstance(value, Mapping) else [p.split("=") for p in str(value).split(",") if p]
+        return {str(key).strip(): float(weight) for key, weight in pairs}
+    except (TypeError, ValueError):
+        raise ValueError(f"policy_weights must be name=value,name=value, got {value!r}") from None

@@ -1,0 +1,142 @@
+"""One dataclass, three sources, the same names, and refusals that say what is wrong."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from cluster.config import ServeConfig
+from cluster.sizes import format_bytes, parse_bytes
+
+
+def load(tmp_path: Path, yaml: str = "", environment: dict[str, str] | None = None, **flags: object) -> ServeConfig:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml)
+    return ServeConfig.load(flags, file, environment or {})
+
+
+def test_defaults_serve_the_default_model_on_loopback() -> None:
+    config = ServeConfig.load({}, environment={})
+    assert (config.model, config.replicas, config.host, config.gpus_per_replica) == (
+        "SmolLM2-135M-Instruct",
+        2,
+        "127.0.0.1",
+        0,
+    )
+    assert config.model_name == "SmolLM2-135M-Instruct"
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        "port: 1\nreplicas: 3\nnum-ingress: 4\n",
+        {"WARMLANE_PORT": "2", "WARMLANE_REPLICAS": "5", "PATH": "/bin"},
+        port="9",
+    )
+    assert (config.port, config.replicas, config.num_ingress, config.max_num_seqs) == (9, 5, 4, 64)
+
+
+def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("served_model_name: tiny\n")
+    assert ServeConfig.load({}, None, {"WARMLANE_CONFIG": str(file)}).model_name == "tiny"
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(ServeConfig)])
+def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str) -> None:
+    text = {
+        "gpus_per_replica": "1",
+        "policy_weights": "a=1.5",
+        "kv_memory": "2GiB",
+        "dtype": "float32",
+        "redis_url": "redis://127.0.0.1:1",
+        "max_num_batched_tokens": "777",
+        "num_ingress": "7",
+    }.get(name, "77")
+    by_flag = load(tmp_path, **{name: text})
+    by_variable = load(tmp_path, environment={f"WARMLANE_{name.upper()}": text})
+    by_file = load(tmp_path, f"{name}: {text}\n")
+    assert by_flag == by_variable == by_file != ServeConfig()
+
+
+@pytest.mark.parametrize(
+    ("yaml", "environment", "flags"),
+    [
+        ("replica: 3\n", {}, {}),
+        ("", {"WARMLANE_REPLICA": "3"}, {}),
+        ("", {}, {"replica": 3}),
+    ],
+)
+def test_unknown_names_are_refused_in_every_source(
+    tmp_path: Path, yaml: str, environment: dict[str, str], flags: dict[str, object]
+) -> None:
+    with pytest.raises(ValueError, match=r"unknown setting replica in .*known are model"):
+        load(tmp_path, yaml, environment, **flags)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("replicas", 0, "replicas must be between 1 and 1024, got 0"),
+        ("replicas", "two", "replicas must be a whole number, got 'two'"),
+        ("replicas", 1.5, "replicas must be a whole number, got 1.5"),
+        ("replicas", True, "replicas must be a whole number, got True"),
+        ("replicas", None, "replicas must not be null"),
+        ("port", 70000, "port must be between 1 and 65535, got 70000"),
+        ("gpus_per_replica", 2, "gpus_per_replica must be 0 or 1 for now, got 2"),
+        ("gpus_per_replica", -1, "gpus_per_replica must be at least 0, got -1"),
+        ("block_size", 0, "block_size must be between 1 and 1024, got 0"),
+        ("num_blocks", 1, "num_blocks must be at least 2, got 1"),
+        ("kv_memory", "lots", "kv_memory must be a size such as 2GiB or 500MB, got 'lots'"),
+        ("kv_memory", 0, "kv_memory must be at least 1, got 0"),
+        ("dtype", "int3", "dtype must be auto, float32, float16 or bfloat16, got 'int3'"),
+        ("model", "", "model must not be empty"),
+        ("policy_weights", "a", "policy_weights must be name=value,name=value, got 'a'"),
+    ],
+)
+def test_a_bad_value_is_refused_with_field_value_and_bound(name: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        ServeConfig.load({name: value}, environment={})
+    assert str(caught.value) == message
+
+
+def test_a_step_must_hold_one_token_of_each_running_request() -> None:
+    with pytest.raises(ValueError, match=r"max_num_batched_tokens \(8\) must not be below max_num_seqs \(16\)"):
+        ServeConfig(max_num_seqs=16, max_num_batched_tokens=8)
+
+
+@pytest.mark.parametrize("content", ["- a\n- b\n", "just text", "a: [1\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(ValueError, match=r"config\.yaml"):
+        load(tmp_path, content)
+
+
+def test_the_engine_gets_what_was_set() -> None:
+    config = ServeConfig(kv_memory=parse_bytes("kv_memory", "1MiB"), gpus_per_replica=1, threads_per_replica=3)
+    engine = config.engine("/models/x", threads=7)
+    assert (engine.model, engine.device, engine.kv_memory_bytes, engine.threads) == ("/models/x", "cuda", 1 << 20, 3)
+    assert ServeConfig().engine("/models/x", threads=7).threads == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("17", 17), (17, 17), ("2GiB", 2 << 30), ("2 gib", 2 << 30), ("2Gi", 2 << 30), ("2GB", 2 * 10**9), ("1.5k", 1500)],
+)
+def test_sizes_as_people_write_them(text: str | int, count: int) -> None:
+    assert parse_bytes("kv_memory", text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1XB", "1i", "1e3", True])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="kv_memory"):
+        parse_bytes("kv_memory", text)
+
+
+def test_sizes_as_people_read_them() -> None:
+    assert [format_bytes(n) for n in (0, 1023, 1536, 3 << 30, 5 << 40)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3 GiB",
+        "5 TiB",
+    ]
