@@ -1,0 +1,93 @@
+"""The commands with which one replica incarnation writes itself into Redis."""
+
+from typing import Any
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from cache import wire
+from cache.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, RedisKeys
+
+STREAM_MAX_BATCHES = 4096
+"""About so many batches stay in the stream. A snapshot is written four times as often, so none is missed (C21)."""
+
+_LEASE_MS = int(LEASE_SECONDS * 1000)
+_HISTORY_MS = int(HISTORY_TTL_SECONDS * 1000)
+
+
+class RedisPublication:
+    """Synchronous and without state of its own: each method is one round trip.
+
+    Every method raises redis.RedisError or OSError when the server is away, slow or refuses; nothing is retried here.
+    """
+
+    def __init__(self, url: str, keys: RedisKeys, registration: wire.ReplicaRegistration, timeout_seconds: float):
+        """Raises WireError for a registration that cannot be written, ValueError for a malformed URL."""
+        self._keys = keys
+        self._registration = wire.encode_registration(registration)
+        self._member = keys.member(registration.replica_id, registration.incarnation)
+        # The timeout bounds each read and write: a hung server must not hold the thread (C27).
+        self._redis: Any = Redis.from_url(
+            url,
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=timeout_seconds,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+
+    def connect(self) -> None:
+        """A hung server accepts connections and executes later what lies in them: let that be nothing but a PING."""
+        self._redis.ping()
+
+    def register(self, snapshot: wire.Snapshot) -> None:
+        """Announces the member with its whole key set. The batch `snapshot.seq + 1` is written here, and empty: a
+        router that followed an earlier stretch of the stream sees a hole and loads the snapshot."""
+        keys, member = self._keys, self._member
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.set(keys.snapshot(member), wire.encode_snapshot(snapshot), px=_HISTORY_MS)
+        self._append(pipe, wire.EventBatch(snapshot.seq + 1, ()))
+        pipe.pexpire(keys.stream(member), _HISTORY_MS)
+        pipe.set(keys.registration(member), self._registration, px=_LEASE_MS)
+        pipe.sadd(keys.members, member)
+        pipe.pexpire(keys.members, _HISTORY_MS)
+        pipe.execute()
+
+    def send(self, batch: wire.EventBatch) -> None:
+        self._append(self._redis, batch)
+
+    def write_snapshot(self, snapshot: wire.Snapshot) -> None:
+        self._redis.set(self._keys.snapshot(self._member), wire.encode_snapshot(snapshot), px=_HISTORY_MS)
+
+    def beat(self, heartbeat: wire.ReplicaHeartbeat) -> bool:
+        """Renews every key. False where something was missing or a router had declared this member dead: then the
+        member must be registered again."""
+        keys, member = self._keys, self._member
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.set(keys.registration(member), self._registration, px=_LEASE_MS, get=True)
+        pipe.set(keys.heartbeat(member), wire.encode_heartbeat(heartbeat), px=_LEASE_MS)
+        pipe.sadd(keys.members, member)
+        pipe.pexpire(keys.members, _HISTORY_MS)
+        pipe.pexpire(keys.stream(member), _HISTORY_MS)
+        pipe.pexpire(keys.snapshot(member), _HISTORY_MS)
+        before, *_, stream_renewed, snapshot_renewed = pipe.execute()
+        return bool(before == self._registration and stream_renewed and snapshot_renewed)
+
+    def remove(self) -> None:
+        keys, member = self._keys, self._member
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.srem(keys.members, member)
+        pipe.delete(keys.registration(member), keys.heartbeat(member), keys.stream(member), keys.snapshot(member))
+        pipe.execute()
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _append(self, client: Any, batch: wire.EventBatch) -> None:
+        client.xadd(
+            self._keys.stream(self._member),
+            {b"b": wire.encode_events(batch)},
+            id=f"{batch.seq}-0",
+            maxlen=STREAM_MAX_BATCHES,
+            approximate=True,
+        )

