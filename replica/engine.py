@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 
 from cache.block_hasher import BlockHasher
-from cache.events import KVEvent
 from cache.kv_cache_manager import KVCacheManager
 from replica.engine_counters import EngineCounters
+from replica.engine_observer import EngineObserver
 from replica.errors import EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, Usage
 from replica.model_runner import BlockTableOf
@@ -34,9 +34,14 @@ class Runner(Protocol):
 class Vocabulary(Protocol):
     """What the engine needs to know of tokens."""
 
-    eos_token_ids: frozenset[int]
-    vocab_size: int
-    max_model_len: int
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_model_len(self) -> int: ...
 
     def text_stream(self, prompt_ids: Sequence[int], stop: Sequence[str]) -> TextStream: ...
 
@@ -56,8 +61,7 @@ class Engine:
         *,
         max_waiting_requests: int,
         max_waiting_tokens: int,
-        on_events: Callable[[Sequence[KVEvent]], None] = lambda events: None,
-        on_finished: Callable[[FinishReason, RequestTimes], None] = lambda reason, times: None,
+        observer: EngineObserver | None = None,
         clock: Callable[[], float] = time.time,
     ):
         self.scheduler = scheduler
@@ -68,8 +72,7 @@ class Engine:
         self._hasher = hasher
         self._max_waiting_requests = max_waiting_requests
         self._max_waiting_tokens = max_waiting_tokens
-        self._on_events = on_events
-        self._on_finished = on_finished
+        self._observer = observer or EngineObserver()
         self._clock = clock
         self._sampler = Sampler()
         self._requests: dict[str, Request] = {}
@@ -81,13 +84,35 @@ class Engine:
         return self.scheduler.manager
 
     @property
+    def vocab_size(self) -> int:
+        return self._vocabulary.vocab_size
+
+    @property
+    def longest_request_tokens(self) -> int:
+        """The most tokens that prompt and answer of one request may have together."""
+        return min(self._vocabulary.max_model_len, self.manager.pool.num_pages * self.manager.page_size)
+
+    @property
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
     def add(self, message: GenerateRequest) -> None:
         """Queues a request. Raises RequestRefused for what can never be served and EngineOverloaded for what can not
-        be served now; the engine is unchanged then (A22, A39)."""
-        max_total_tokens = self._checked_length(message)
+        be served now; nothing but the count of rejected requests changes then (A22, A39)."""
+        try:
+            max_total_tokens = self._checked_length(message)
+            self._check_queue(message)
+        except (RequestRefused, EngineOverloaded):
+            self.counters.num_finished[FinishReason.REJECTED] += 1
+            raise
+        keys = self._hasher.keys(message.token_ids, message.extra_keys)
+        request = Request(message, max_total_tokens, keys)
+        self._streams[request.id] = self._vocabulary.text_stream(message.token_ids, message.sampling.stop)
+        self._times[request.id] = RequestTimes(message.arrival_seconds, queued=self._clock())
+        self._requests[request.id] = request
+        self.scheduler.add(request)
+
+    def _check_queue(self, message: GenerateRequest) -> None:
         if message.request_id in self._requests:
             raise RequestRefused(f"request {message.request_id} is running already", param="request_id")
         waiting = self.scheduler.waiting
@@ -96,12 +121,6 @@ class Engine:
         queued = self.scheduler.num_queued_prefill_tokens
         if waiting and queued + len(message.token_ids) > self._max_waiting_tokens:
             raise EngineOverloaded(f"{queued} tokens wait already, the bound is {self._max_waiting_tokens}")
-        keys = self._hasher.keys(message.token_ids, message.extra_keys)
-        request = Request(message, max_total_tokens, keys)
-        self._streams[request.id] = self._vocabulary.text_stream(message.token_ids, message.sampling.stop)
-        self._times[request.id] = RequestTimes(message.arrival_seconds)
-        self._requests[request.id] = request
-        self.scheduler.add(request)
 
     def _checked_length(self, message: GenerateRequest) -> int:
         """The most tokens that prompt and answer may have together."""
@@ -119,8 +138,7 @@ class Engine:
         for bound, what in ((window, "the model's context length"), (pool, "this replica's KV cache")):
             if longest > bound:
                 raise RequestRefused(
-                    f"the prompt has {num_prompt} tokens and max_tokens is {max_tokens}, "
-                    f"but {what} is {bound} tokens",
+                    f"the prompt has {num_prompt} tokens and max_tokens is {max_tokens}, but {what} is {bound} tokens",
                     param="max_tokens" if num_prompt < bound else "prompt",
                     code="context_length_exceeded",
                 )
@@ -150,10 +168,18 @@ class Engine:
                 self._note_step(plan, self._clock() - started)
                 self.scheduler.commit(plan)
                 chunks += [self._take_token(*pair) for pair in zip(sampling, tokens, strict=True)]
+        self._tell_events()
+        return chunks
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets all cached pages; requests that run keep theirs."""
+        self.manager.reset()
+        self._tell_events()
+
+    def _tell_events(self) -> None:
         events = self.manager.take_events()
         if events:
-            self._on_events(events)
-        return chunks
+            self._observer.kv_events(events)
 
     def _expire(self) -> list[TokenChunk]:
         """Ends waiting requests whose deadline has passed, before anything is computed for them (53)."""
@@ -163,13 +189,14 @@ class Engine:
             for request in self.scheduler.waiting
             if request.message.deadline_seconds is not None and request.message.deadline_seconds <= now
         ]
-        return [self._finish(request, FinishReason.TIMEOUT, error="the deadline passed in the queue") for request in late]
+        return [
+            self._finish(request, FinishReason.TIMEOUT, error="the deadline passed in the queue") for request in late
+        ]
 
     def _note_admissions(self, plan: StepPlan, now: float) -> None:
         for request in plan.admitted:
-            times = self._times[request.id]
-            if times.admitted is None:
-                times.admitted = now
+            if not request.num_preemptions:  # counted once, at the first admission (A27)
+                self._observer.admitted(now - self._times[request.id].queued)
                 num_cached = request.num_cached_tokens or 0
                 self.counters.num_prompt_tokens += request.num_prompt_tokens
                 self.counters.num_hit_tokens += num_cached
@@ -185,7 +212,7 @@ class Engine:
             return self._fail(request, "the model gave logits that are not finite")
         self.scheduler.append_token(request, token_id)
         self.counters.num_generated_tokens += 1
-        self._times[request.id].token(self._clock())
+        self._note_token(self._times[request.id])
         stream = self._streams[request.id]
         sampling = request.sampling
         is_eos = token_id in self._vocabulary.eos_token_ids and not sampling.ignore_eos
@@ -197,6 +224,14 @@ class Engine:
         if request.num_tokens >= request.max_total_tokens:
             return self._finish(request, FinishReason.LENGTH, text + stream.flush(), [token_id])
         return TokenChunk(request.id, text, [token_id])
+
+    def _note_token(self, times: RequestTimes) -> None:
+        now = self._clock()
+        if times.last_token is None:
+            self._observer.first_token(now - times.arrived)
+        else:
+            self._observer.next_token(now - times.last_token)
+        times.last_token = now
 
     def _fail(self, request: Request, message: str) -> TokenChunk:
         return self._finish(request, FinishReason.ERROR, error=message)
@@ -216,8 +251,6 @@ class Engine:
         self._sampler.forget(request.id)
         del self._requests[request.id], self._streams[request.id]
         self.counters.num_finished[reason] += 1
-        times = self._times.pop(request.id)
-        times.finished = self._clock()
-        self._on_finished(reason, times)
+        self._observer.finished(reason, self._clock() - self._times.pop(request.id).arrived)
         usage = Usage(request.num_prompt_tokens, request.num_generated_tokens, request.num_cached_tokens or 0)
         return TokenChunk(request.id, text, token_ids or [], reason, usage, error)

@@ -1,23 +1,20 @@
 """Puts an engine together from a model folder."""
 
 import logging
-from collections.abc import Callable, Sequence
 
 import torch
 
 from cache.block_hasher import BlockHasher
-from cache.events import KVEvent
 from cache.kv_cache_manager import KVCacheManager
 from replica.attention.choice import choose_backend
 from replica.engine import Engine
 from replica.engine_config import EngineConfig
+from replica.engine_observer import EngineObserver
 from replica.kv_pages import KVPages
-from replica.messages import FinishReason
 from replica.model_loader import LoadedModel, load_model
 from replica.model_probe import probe_model, use_paged_attention, verify_paged
 from replica.model_runner import ModelRunner
 from replica.pool_sizing import num_pages
-from replica.request_times import RequestTimes
 from replica.scheduler import Scheduler
 from replica.vocabulary import TokenizerVocabulary
 
@@ -27,8 +24,7 @@ logger = logging.getLogger(__name__)
 def build_engine(
     config: EngineConfig,
     hasher: BlockHasher,
-    on_events: Callable[[Sequence[KVEvent]], None] = lambda events: None,
-    on_finished: Callable[[FinishReason, RequestTimes], None] = lambda reason, times: None,
+    observer: EngineObserver | None = None,
     loaded: LoadedModel | None = None,
 ) -> Engine:
     """Loads, checks and sizes everything. Raises UnsupportedModel, PoolTooSmall or ValueError with the cause.
@@ -63,6 +59,5 @@ def build_engine(
         hasher,
         max_waiting_requests=config.max_waiting_requests,
         max_waiting_tokens=config.max_waiting_tokens,
-        on_events=on_events,
-        on_finished=on_finished,
+        observer=observer,
     )

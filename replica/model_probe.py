@@ -58,8 +58,8 @@ def probe_model(model: PreTrainedModel, vocab_size: int) -> tuple[list[LayerShap
     recorder = _ShapeRecorder()
     ids = _probe_ids(vocab_size, model.device)
     with torch.inference_mode():
-        reference = _explained(lambda: model(input_ids=ids, use_cache=False).logits)
-        _explained(lambda: model(input_ids=ids, position_ids=_positions(ids), **{cache_argument(model): recorder}))
+        reference = _explained(model, input_ids=ids, use_cache=False).logits
+        _explained(model, input_ids=ids, position_ids=_positions(ids), **{cache_argument(model): recorder})
     num_layers = model.config.get_text_config().num_hidden_layers
     missing = sorted(set(range(num_layers)) - set(recorder.shapes))
     if missing or len(recorder.shapes) != num_layers:
@@ -91,7 +91,7 @@ def verify_paged(
         step = PagedStep(pages, BatchLayout((0, end - start), (end,), (table,), slots), backend)
         arguments = {cache_argument(model): step, "paged_step": step, "position_ids": positions.unsqueeze(0)}
         with torch.inference_mode():
-            parts.append(_explained(lambda: model(input_ids=ids[:, start:end], **arguments).logits))
+            parts.append(_explained(model, input_ids=ids[:, start:end], **arguments).logits)
     difference = (torch.cat(parts, dim=1) - reference).abs().max().item()
     bound = _TOLERANCE[model.dtype] * max(1.0, reference.std().item())
     if not difference <= bound:
@@ -102,7 +102,7 @@ def verify_paged(
 
 def use_paged_attention(model: PreTrainedModel) -> None:
     transformers_bridge.register()
-    _explained(lambda: model.set_attn_implementation(transformers_bridge.IMPLEMENTATION))
+    _explained(model.set_attn_implementation, transformers_bridge.IMPLEMENTATION)
 
 
 def _probe_ids(vocab_size: int, device: torch.device) -> torch.Tensor:
@@ -113,10 +113,10 @@ def _positions(ids: torch.Tensor) -> torch.Tensor:
     return torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
 
 
-def _explained(run: Callable[[], Any]) -> Any:
+def _explained(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Whatever goes wrong inside a foreign model becomes a refusal that names the cause."""
     try:
-        return run()
+        return run(*args, **kwargs)
     except UnsupportedModel:
         raise
     except Exception as error:

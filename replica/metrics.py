@@ -1,0 +1,122 @@
+"""The replica's part of `/metrics`: names and labels as the design's table fixes them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cache.events import BlocksRemoved, BlocksStored, KVEvent
+from replica.engine import Engine
+from replica.engine_observer import EngineObserver
+from replica.messages import FinishReason
+
+_LABELS = ("model", "process", "replica")
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class EngineMetrics(EngineObserver, Collector):
+    """Distributions are noted as they happen; totals and gauges are read from the engine when somebody asks, so that
+    they are fresh even when the engine is idle."""
+
+    def __init__(self, registry: CollectorRegistry, model: str, process: str, replica: str):
+        self._values = (model, process, replica)
+        self._engine: Engine | None = None
+        self._num_stored = self._num_removed = self._num_cleared = 0
+        self.on_kv_events: Callable[[Sequence[KVEvent]], None] = lambda events: None
+
+        def histogram(name: str, text: str) -> Histogram:
+            metric = Histogram(name, text, _LABELS, registry=registry, buckets=_SECONDS)
+            return metric.labels(*self._values)
+
+        self._queue = histogram("warmlane_queue_seconds", "Time from the engine's door to admission")
+        self._ttft = histogram("warmlane_ttft_seconds", "Time from the ingress to the first token")
+        self._gap = histogram("warmlane_inter_token_seconds", "Time between two tokens of a request")
+        self._total = histogram("warmlane_request_seconds", "Time from the ingress to the end of a request")
+        registry.register(self)
+
+    def watch(self, engine: Engine) -> None:
+        """The engine whose totals and gauges are exported from now on."""
+        self._engine = engine
+
+    def admitted(self, queue_seconds: float) -> None:
+        self._queue.observe(max(0.0, queue_seconds))
+
+    def first_token(self, ttft_seconds: float) -> None:
+        self._ttft.observe(max(0.0, ttft_seconds))
+
+    def next_token(self, gap_seconds: float) -> None:
+        self._gap.observe(max(0.0, gap_seconds))
+
+    def finished(self, reason: FinishReason, total_seconds: float) -> None:
+        self._total.observe(max(0.0, total_seconds))
+
+    def kv_events(self, events: Sequence[KVEvent]) -> None:
+        for event in events:
+            if isinstance(event, BlocksStored):
+                self._num_stored += len(event.keys)
+            elif isinstance(event, BlocksRemoved):
+                self._num_removed += len(event.keys)
+            else:
+                self._num_cleared += 1
+        self.on_kv_events(events)
+
+    def collect(self) -> Iterator[Metric]:
+        if self._engine is not None:
+            yield from self._counters(self._engine)
+            yield from self._gauges(self._engine)
+
+    def _counters(self, engine: Engine) -> Iterator[Metric]:
+        counters, scheduler = engine.counters, engine.scheduler
+        hits, saved = counters.num_hit_tokens, counters.prefill_saved_seconds
+        for name, text, value in (
+            ("prompt_tokens", "Prompt tokens of admitted requests", counters.num_prompt_tokens),
+            ("generated_tokens", "Tokens sampled", counters.num_generated_tokens),
+            ("computed_positions", "Positions that went through the model", counters.num_computed_positions),
+            ("prefill_saved_tokens", "Prompt tokens that needed no prefill", hits),
+            ("prefill_saved_seconds", "Prefill time saved, by this replica's measured rate", saved),
+            (
+                "inflight_shared_tokens",
+                "Hits on what another request was computing",
+                scheduler.num_inflight_shared_tokens,
+            ),
+            ("recomputed_tokens", "Tokens computed again after a preemption", scheduler.num_recomputed_tokens),
+            ("preemptions", "Requests thrown out for want of pages", scheduler.num_preemptions),
+            ("engine_steps", "Engine steps", counters.num_steps),
+            ("engine_failed_steps", "Engine steps that raised", counters.num_failed_steps),
+        ):
+            yield self._family(CounterMetricFamily, name, text, {(): value})
+        yield self._family(
+            CounterMetricFamily, "hit_tokens", "Prompt tokens served from cached pages", {("device",): hits}, "tier"
+        )
+        finished = {(reason.value,): count for reason, count in counters.num_finished.items()}
+        yield self._family(CounterMetricFamily, "requests", "Requests that left the engine", finished, "finish_reason")
+        kinds = {("stored",): self._num_stored, ("removed",): self._num_removed, ("cleared",): self._num_cleared}
+        yield self._family(CounterMetricFamily, "kv_events", "Blocks stored and removed, caches cleared", kinds, "kind")
+
+    def _gauges(self, engine: Engine) -> Iterator[Metric]:
+        scheduler, pool = engine.scheduler, engine.manager.pool
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        yield self._family(GaugeMetricFamily, "running_requests", "Requests with pages", {(): running})
+        yield self._family(GaugeMetricFamily, "waiting_requests", "Requests in the queue", {(): waiting})
+        states = {
+            ("active",): pool.num_active,
+            ("cached",): pool.num_cached,
+            ("free",): pool.num_free - pool.num_cached,
+        }
+        yield self._family(GaugeMetricFamily, "kv_blocks", "Blocks of the pool by state", states, "state")
+
+    def _family(
+        self,
+        kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        name: str,
+        text: str,
+        values: Mapping[Any, float],
+        *labels: str,
+    ) -> Metric:
+        family = kind(f"warmlane_{name}", text, labels=(*_LABELS, *labels))
+        for extra, value in values.items():
+            family.add_metric((*self._values, *extra), value)
+        return family

@@ -1,0 +1,110 @@
+"""The Ray Serve deployment that wraps one engine."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
+from ray import serve
+
+from cache.block_hasher import BlockHasher
+from cache.redis_keys import RedisKeys
+from cache.wire import ReplicaLoad, ReplicaRegistration
+from replica.async_engine import AsyncEngine
+from replica.engine import Engine
+from replica.engine_config import EngineConfig
+from replica.engine_factory import build_engine
+from replica.event_publisher import EventPublisher
+from replica.messages import GenerateRequest, TokenChunk
+from replica.metrics import EngineMetrics
+from replica.warm_up import warm_up
+
+
+class ReplicaDeployment:
+    """One engine with its metrics and its voice in Redis. An incarnation lives as long as this object.
+
+    Methods are called over a Serve handle; `route_to` in `generate` is for the ingress's request router alone.
+    """
+
+    def __init__(
+        self, *, engine: EngineConfig, model_name: str, fingerprint: str, secret: bytes, redis_url: str | None
+    ):
+        disable_created_metrics()
+        self.replica_id = serve.get_replica_context().replica_id.unique_id
+        self.incarnation = secrets.token_hex(8)
+        self._model_name = model_name
+        hasher = BlockHasher(secret, fingerprint, engine.block_size)
+        self._registry = CollectorRegistry()
+        process = f"replica-{self.replica_id}-{self.incarnation}"
+        metrics = EngineMetrics(self._registry, model_name, process, self.replica_id)
+        built = build_engine(engine, hasher, observer=metrics)
+        warm_up(built)
+        metrics.watch(built)
+        self._engine = AsyncEngine(built)
+        registration = ReplicaRegistration(
+            replica_id=self.replica_id,
+            incarnation=self.incarnation,
+            canary=hasher.canary,
+            block_size=engine.block_size,
+            num_blocks=built.manager.pool.num_pages,
+            started_at=time.time(),
+        )
+        self._publisher = EventPublisher(
+            redis_url, RedisKeys(fingerprint), registration, load=lambda: replica_load(built)
+        )
+        metrics.on_kv_events = self._publisher.publish
+        self._publisher.start()
+
+    async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
+        """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead."""
+        async for chunks in self._engine.generate(request):
+            yield chunks
+
+    async def metrics_text(self) -> str:
+        """This process's metrics in Prometheus's text format."""
+        return generate_latest(self._registry).decode()
+
+    async def describe(self) -> dict[str, object]:
+        """Who this is and what it has to do, for health checks and people."""
+        return {
+            "replica_id": self.replica_id,
+            "incarnation": self.incarnation,
+            "model": self._model_name,
+            "load": replica_load(self._engine.engine),
+            "redis_connected": self._publisher.connected,
+        }
+
+    async def reset_prefix_cache(self) -> int:
+        """Forgets all cached pages; the index hears of it by an event. Returns how many keys there were."""
+
+        def reset(engine: Engine) -> int:
+            num_keys = len(engine.manager.cached_keys())
+            engine.reset_prefix_cache()
+            return num_keys
+
+        return await self._engine.call(reset)
+
+    def check_health(self) -> None:
+        self._engine.check_health()
+
+    def __del__(self) -> None:
+        publisher = getattr(self, "_publisher", None)
+        if publisher is not None:
+            publisher.stop()
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.close()
+
+
+def replica_load(engine: Engine) -> ReplicaLoad:
+    """What routers hear of an engine; read from another thread, so single numbers may be one step apart."""
+    scheduler, pool = engine.scheduler, engine.manager.pool
+    return ReplicaLoad(
+        num_running=len(scheduler.running),
+        num_waiting=len(scheduler.waiting),
+        queued_prefill_tokens=scheduler.num_queued_prefill_tokens,
+        num_free_blocks=pool.num_free,
+        num_blocks=pool.num_pages,
+        prefill_tokens_per_second=engine.cost.prefill_tokens_per_second,
+        decode_step_seconds=engine.cost.decode_step_seconds,
+    )
