@@ -1,0 +1,73 @@
+"""Errors as the official schema writes them: `{"error": {message, type, param, code}}`."""
+
+import json
+import math
+
+from pydantic import ValidationError
+from starlette.responses import Response
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+
+
+class ApiError(Exception):
+    """What a client is told instead of an answer.
+
+    status: HTTP status. param: the field at fault. code: for programs. retry_after_seconds: sent as `Retry-After`.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = INVALID_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_seconds: float | None = None,
+    ):
+        super().__init__(message)
+        self.status, self.message, self.type, self.param, self.code = status, message, type, param, code
+        self.retry_after_seconds = retry_after_seconds
+
+    def body(self) -> bytes:
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}, ensure_ascii=False).encode()
+
+    def response(self, headers: dict[str, str] | None = None) -> Response:
+        headers = dict(headers or {})
+        if self.retry_after_seconds is not None:
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_after_seconds)))
+        return Response(self.body(), self.status, headers, "application/json")
+
+    def event(self) -> bytes:
+        """The same as the last event of a stream that had begun (54)."""
+        return b"data: " + self.body() + b"\n\n"
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def context_length_exceeded(message: str, param: str) -> ApiError:
+    return ApiError(400, message, param=param, code="context_length_exceeded")
+
+
+def model_not_found(model: str, served: str) -> ApiError:
+    name = model if len(model) <= 100 else model[:100] + "..."
+    message = f"The model {name!r} does not exist; this cluster serves {served!r}."
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """The first problem of a body, with the path of the field: `messages[2].content` (20)."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    path = ""
+    for part in first["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    if first["type"] == "extra_forbidden":
+        return bad_request(f"Unrecognized request argument: {path}", path, "unknown_parameter")
+    if first["type"] == "missing":
+        return bad_request(f"Missing required parameter: {path}", path, "missing_required_parameter")
+    text = first["msg"].removeprefix("Value error, ")
+    return bad_request(f"Invalid value for {path}: {text}" if path else text, path or None)

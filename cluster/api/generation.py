@@ -1,0 +1,48 @@
+"""One HTTP request after validation: what goes to the engines and how the answer is to be written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.api.answer_format import AnswerFormat, AnswerHead
+from cluster.api.engine_call import EngineCall
+from cluster.api.failures import from_chunk
+from replica.messages import GenerateRequest, TokenChunk, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """requests: one per choice; the choice's index is prompt * choices_per_prompt + number (37)."""
+
+    head: AnswerHead
+    format: AnswerFormat
+    requests: Sequence[GenerateRequest]
+    choices_per_prompt: int
+    stream: bool
+    include_usage: bool
+
+
+def usage_of(chunk: TokenChunk) -> Usage:
+    """The last chunk's usage. Raises ApiError when the chunk ends the choice with an error."""
+    error = from_chunk(chunk)
+    if error is not None:
+        raise error
+    return chunk.usage or Usage(0, 0, 0)
+
+
+def whole_choice(chunks: Sequence[TokenChunk]) -> tuple[str, str, Usage]:
+    """Text, finish reason and usage of one finished choice. Raises ApiError when it ended with an error."""
+    last = chunks[-1]
+    usage = usage_of(last)
+    return "".join(chunk.text for chunk in chunks), str(last.finish_reason), usage
+
+
+def route_headers(calls: Sequence[EngineCall]) -> dict[str, str]:
+    """Where the first choice went, for tests and for people who tune routing."""
+    decision = next((call.decision for call in calls if call.decision is not None), None)
+    if decision is None:
+        return {}
+    return {
+        "x-warmlane-replica": decision.replica_id,
+        "x-warmlane-decision-outcome": str(decision.outcome),
+        "x-warmlane-predicted-hit-tokens": str(decision.predicted_hit_tokens),
+    }

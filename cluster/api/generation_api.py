@@ -1,0 +1,138 @@
+"""`/v1/chat/completions` and `/v1/completions`."""
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cluster.api.answer_format import AnswerFormat, AnswerHead, ChatFormat, CompletionFormat
+from cluster.api.chat_request import ChatCompletionRequest
+from cluster.api.completion_request import CompletionRequest
+from cluster.api.engine_call import OpenCall
+from cluster.api.errors import ApiError, bad_request, model_not_found
+from cluster.api.generation import Generation
+from cluster.api.generation_response import GenerationResponse
+from cluster.api.limits import ApiLimits
+from cluster.api.prompt_reader import PromptReader
+from cluster.api.request_body import read_json_object, validate
+from cluster.api.unsupported_fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, drop_unsupported
+from replica.messages import GenerateRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """name: what clients call it. fingerprint: identity of the weights, shown as `system_fingerprint`."""
+
+    name: str
+    fingerprint: str
+    max_model_len: int
+    created: int
+
+    @property
+    def system_fingerprint(self) -> str:
+        return f"fp_{self.fingerprint[:16]}"
+
+
+class GenerationApi:
+    """Reads a body, makes one engine request per choice and hands the rest to GenerationResponse."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        reader: PromptReader,
+        open_call: OpenCall,
+        limits: ApiLimits,
+        on_failure: Callable[[ApiError], None],
+    ):
+        self._model = model
+        self._reader = reader
+        self._open_call = open_call
+        self._limits = limits
+        self._on_failure = on_failure
+
+    async def chat_completions(self, request: Request) -> Response:
+        arrival = time.time()
+        fields = await read_json_object(request, self._limits.max_body_bytes)
+        body, prompts = await self.read_chat(fields)
+        return self._response(body, prompts, arrival, ChatFormat())
+
+    async def completions(self, request: Request) -> Response:
+        arrival = time.time()
+        fields = await read_json_object(request, self._limits.max_body_bytes)
+        body, prompts = await self.read_completion(fields)
+        return self._response(body, prompts, arrival, CompletionFormat())
+
+    async def read_chat(self, fields: dict[str, Any]) -> tuple[ChatCompletionRequest, list[list[int]]]:
+        """The checked body and its one prompt. Raises ApiError."""
+        body = validate(ChatCompletionRequest, drop_unsupported(fields, CHAT_NEUTRAL))
+        self._check_common(body, 1)
+        return body, [await self._reader.chat(body.messages)]
+
+    async def read_completion(self, fields: dict[str, Any]) -> tuple[CompletionRequest, list[list[int]]]:
+        """The checked body and its prompts. Raises ApiError."""
+        body = validate(CompletionRequest, drop_unsupported(fields, COMPLETION_NEUTRAL))
+        self._check_common(body, len(body.prompt))
+        return body, await self._reader.prompts(body.prompt)
+
+    def engine_requests(
+        self, body: ChatCompletionRequest | CompletionRequest, prompts: Sequence[list[int]], id: str, arrival: float
+    ) -> list[GenerateRequest]:
+        """One per choice, in the order of the choices' indices (37).
+
+        id: made here; no client ever chooses it (39). arrival: `time.time()` before the body was read.
+        """
+        requests = []
+        for token_ids in prompts:
+            max_tokens = self._reader.answer_tokens(len(token_ids), body.answer_limit, body.answer_limit_field)
+            for choice in range(body.num_choices):
+                requests.append(
+                    GenerateRequest(
+                        request_id=f"{id}-{len(requests)}",
+                        token_ids=token_ids,
+                        sampling=body.sampling_params(choice, max_tokens),
+                        arrival_seconds=arrival,
+                        extra_keys=body.extra_keys,
+                        deadline_seconds=arrival + self._limits.request_timeout_seconds,
+                    )
+                )
+        return requests
+
+    def _check_common(self, body: ChatCompletionRequest | CompletionRequest, num_prompts: int) -> None:
+        if body.model != self._model.name:
+            raise model_not_found(body.model, self._model.name)
+        num_choices = num_prompts * body.num_choices
+        if num_choices > self._limits.max_choices:
+            message = (
+                f"{num_choices} answers were asked for (prompts times n); the limit is {self._limits.max_choices}."
+            )
+            raise bad_request(message, "n")
+        self._reader.check_vocabulary(body.stop_token_ids or (), "stop_token_ids")
+
+    def _response(
+        self,
+        body: ChatCompletionRequest | CompletionRequest,
+        prompts: Sequence[list[int]],
+        arrival: float,
+        format: AnswerFormat,
+    ) -> Response:
+        id = format.id_prefix + uuid.uuid4().hex
+        requests = self.engine_requests(body, prompts, id, arrival)
+        head = AnswerHead(
+            id=id,
+            created=int(arrival),
+            model=self._model.name,
+            system_fingerprint=self._model.system_fingerprint,
+        )
+        generation = Generation(
+            head=head,
+            format=format,
+            requests=requests,
+            choices_per_prompt=body.num_choices,
+            stream=bool(body.stream),
+            include_usage=body.include_usage,
+        )
+        return GenerationResponse(generation, self._open_call, self._on_failure)

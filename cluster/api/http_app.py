@@ -1,0 +1,99 @@
+"""The ASGI application: which path goes where, and that every error has the official form."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from cluster.api.chat_request import ChatCompletionRequest
+from cluster.api.completion_request import CompletionRequest
+from cluster.api.errors import ApiError
+from cluster.api.failures import from_exception
+from cluster.api.generation_api import GenerationApi
+from cluster.api.model_api import DetokenizeRequest, ModelApi, TokenizeRequest
+from cluster.api.request_id import RequestIdMiddleware
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def build_http_app(
+    generation: GenerationApi,
+    models: ModelApi,
+    operations: Mapping[tuple[str, str], Handler],
+    on_failure: Callable[[ApiError], None],
+    echo_request_id: bool = True,
+) -> FastAPI:
+    """operations: (method, path) -> handler of what is not the OpenAI API: health, metrics, explanations.
+
+    on_failure: told of every request that a handler refused. Bodies are read by the handlers themselves and not by
+    FastAPI, whose own errors (422) no OpenAI client understands.
+    """
+    app = FastAPI(title="Warmlane", description="OpenAI-compatible API of a Warmlane cluster.")
+    app.add_middleware(RequestIdMiddleware, echo=echo_request_id)
+
+    def add(method: str, path: str, handler: Handler, body: type[BaseModel] | None = None) -> None:
+        extra = _body_schema(body) if body else None
+        app.add_api_route(path, _guarded(handler, on_failure), methods=[method], openapi_extra=extra)
+
+    add("POST", "/v1/chat/completions", generation.chat_completions, ChatCompletionRequest)
+    add("POST", "/v1/completions", generation.completions, CompletionRequest)
+    add("GET", "/v1/models", models.models)
+    add("GET", "/v1/models/{model:path}", models.model)
+    add("POST", "/tokenize", models.tokenize, TokenizeRequest)
+    add("POST", "/detokenize", models.detokenize, DetokenizeRequest)
+    for (method, path), handler in operations.items():
+        add(method, path, handler)
+    app.add_exception_handler(HTTPException, _http_error)
+    return app
+
+
+def _guarded(handler: Handler, on_failure: Callable[[ApiError], None]) -> Handler:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody is left to read it
+        except Exception as error:
+            failure = from_exception(error)
+            if failure.status >= 500 and not isinstance(error, ApiError):
+                logger.exception("%s %s failed", request.method, request.url.path)
+            on_failure(failure)
+            return failure.response()
+
+    endpoint.__name__ = handler.__name__
+    endpoint.__doc__ = handler.__doc__
+    return endpoint
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods, in the official form (33b)."""
+    if not isinstance(error, HTTPException):
+        raise error
+    message = f"{error.detail}: {request.method} {request.url.path[:200]}"
+    return ApiError(error.status_code, message).response(dict(error.headers or {}))
+
+
+def _body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    definitions = schema.pop("$defs", {})
+    schema = _inlined(schema, definitions)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _inlined(value: Any, definitions: Mapping[str, Any]) -> Any:
+    """The page of the API shows each body in full; none of these models refers to itself."""
+    if isinstance(value, dict):
+        reference = value.get("$ref")
+        if isinstance(reference, str):
+            return _inlined(definitions[reference.rsplit("/", 1)[-1]], definitions)
+        return {key: _inlined(item, definitions) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_inlined(item, definitions) for item in value]
+    return value

@@ -1,0 +1,25 @@
+"""Bounds of what the API takes in."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiLimits:
+    """max_body_bytes: larger bodies are refused with 413 (57).
+
+    max_choices: prompts times n of one request. request_timeout_seconds: from arrival to the last token.
+    """
+
+    max_body_bytes: int = 8 * 2**20
+    max_choices: int = 512
+    request_timeout_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("max_body_bytes", 1024, 2**31), ("max_choices", 1, 65536)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} must be between {low} and {high}, got {value}")
+        if not 0 < self.request_timeout_seconds <= 86400:
+            raise ValueError(
+                f"request_timeout_seconds must be above 0 and at most 86400, got {self.request_timeout_seconds}"
+            )

@@ -1,0 +1,89 @@
+"""From a checked body to token ids that an engine can serve."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from cluster.api.chat_request import ChatMessage
+from cluster.api.errors import bad_request, context_length_exceeded
+
+
+class Tokenizer(Protocol):
+    """`cluster.tokenization.ChatTokenizer`. encode_chat raises ValueError for messages its template refuses."""
+
+    vocab_size: int
+
+    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+    async def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
+    async def decode(self, token_ids: Sequence[int]) -> str: ...
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]: ...
+
+
+class PromptReader:
+    """Tokenises and checks against the vocabulary and the window. Every refusal is an ApiError 400."""
+
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int, observe_seconds: Callable[[float], None]):
+        """max_model_len: tokens of prompt and answer together. observe_seconds: told how long each prompt took."""
+        self._tokenizer = tokenizer
+        self._max_model_len = max_model_len
+        self._observe_seconds = observe_seconds
+
+    async def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        begin = time.perf_counter()
+        try:
+            ids = await self._tokenizer.encode_chat([message.for_template() for message in messages])
+        except ValueError as error:
+            raise bad_request(f"Invalid value for messages: {error}", "messages") from error
+        self._observe_seconds(time.perf_counter() - begin)
+        return self.checked(ids, "messages")
+
+    async def prompts(self, prompts: Sequence[str] | Sequence[list[int]]) -> list[list[int]]:
+        return list(await asyncio.gather(*map(self._prompt, prompts)))
+
+    async def _prompt(self, prompt: str | list[int]) -> list[int]:
+        if not isinstance(prompt, str):
+            return self.checked(prompt, "prompt")
+        begin = time.perf_counter()
+        ids = await self._tokenizer.encode(prompt)
+        self._observe_seconds(time.perf_counter() - begin)
+        return self.checked(ids, "prompt")
+
+    def checked(self, ids: list[int], param: str) -> list[int]:
+        """Empty prompts (11), unknown ids (19) and prompts without room for one token of answer (14) are refused."""
+        if not ids:
+            raise bad_request(f"Invalid value for {param}: it gives no tokens", param)
+        if len(ids) >= self._max_model_len:
+            raise context_length_exceeded(
+                f"This model's maximum context length is {self._max_model_len} tokens, one of them at least for the "
+                f"answer; your {param} has {len(ids)} tokens.",
+                param,
+            )
+        self.check_vocabulary(ids, param)
+        return ids
+
+    def check_vocabulary(self, ids: Sequence[int], param: str) -> None:
+        if not ids:
+            return
+        low, high, size = min(ids), max(ids), self._tokenizer.vocab_size
+        if low < 0 or high >= size:
+            wrong = low if low < 0 else high
+            message = f"Invalid value for {param}: token ids must be between 0 and {size - 1}, got {wrong}"
+            raise bad_request(message, param)
+
+    def answer_tokens(self, num_prompt_tokens: int, limit: int | None, field: str | None) -> int:
+        """Upper bound of the answer. field: the one that named `limit`; a limit nobody named is cut to the window.
+
+        Raises ApiError 400 when a named limit does not fit behind the prompt, as vLLM does: silently giving less than
+        what was asked for would look like an answer that was cut by mistake.
+        """
+        room = self._max_model_len - num_prompt_tokens
+        if limit is None or limit <= room:
+            return limit or room
+        if field is None:
+            return room
+        raise context_length_exceeded(
+            f"This model's maximum context length is {self._max_model_len} tokens. However, you requested "
+            f"{num_prompt_tokens + limit} tokens ({num_prompt_tokens} in the prompt, {limit} in the answer).",
+            field,
+        )

@@ -1,0 +1,92 @@
+"""The fields that chat completions and completions share."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from cache.block_hasher import ExtraKeys
+from replica.sampling_params import SamplingParams
+
+MAX_STOP_STRINGS = 16
+MAX_SALT_CHARACTERS = 256
+
+
+def invalid(message: str) -> PydanticCustomError:
+    return PydanticCustomError("invalid", "{text}", {"text": message})
+
+
+def _stop_strings(value: Any) -> tuple[str, ...]:
+    """One string or a list of them; an empty one would match everything (10)."""
+    if value is None:
+        return ()
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise invalid("stop must be a string or a list of strings")
+    if any(not text for text in texts):
+        raise invalid("stop must not hold an empty string")
+    if len(texts) > MAX_STOP_STRINGS:
+        raise invalid(f"stop must hold at most {MAX_STOP_STRINGS} strings, got {len(texts)}")
+    return tuple(texts)
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    """Accepted; nothing is padded, so there is nothing to leave out."""
+
+
+class SamplingFields(BaseModel):
+    """Strict: a number in quotes is the caller's mistake and no number (16). NaN and infinity are refused (18)."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    model: str
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Annotated[Any, BeforeValidator(_stop_strings)] = ()
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
+
+    @model_validator(mode="after")
+    def _stream_options_need_a_stream(self) -> "SamplingFields":
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options is only allowed when stream is true")  # 32
+        return self
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def extra_keys(self) -> ExtraKeys:
+        return ExtraKeys(cache_salt=self.cache_salt)
+
+    def sampling_params(self, choice: int, max_tokens: int) -> SamplingParams:
+        """choice: 0 to n - 1. A given seed is shifted by it, or all n choices would be one text (35)."""
+        seed = self.seed
+        if seed is not None and choice:
+            seed = (seed + choice + 2**63) % 2**64 - 2**63
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(0, self.top_k or 0),
+            seed=seed,
+            stop=self.stop,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+        )

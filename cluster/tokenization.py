@@ -1,0 +1,101 @@
+"""The one place where text becomes token ids: chat template and tokenizer of the served model."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from transformers import AutoTokenizer
+
+from cluster.control_tokens import ControlTokenInText, ControlTokens, map_strings, strings_in
+
+Result = TypeVar("Result")
+
+INLINE_CHARACTERS = 2000
+"""Up to here tokenising (about 1 us per character) costs less than handing it to a thread and waiting for the loop."""
+
+
+class PromptError(ValueError):
+    """The messages cannot be rendered or tokenised; a client's mistake (HTTP 400)."""
+
+
+class ChatTokenizer:
+    """Renders and tokenises each prompt once, for router and engine alike (22). No normalisation of its own (60).
+
+    Long texts are tokenised in a thread; the Rust tokenizer gives up the interpreter lock in its batch calls only.
+    """
+
+    def __init__(self, model_dir: str):
+        """model_dir: local folder. Raises ValueError when its tokenizer is not of the `tokenizers` library."""
+        self._tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ValueError(f"model_dir {model_dir} has no fast tokenizer (tokenizer.json), which is required")
+        backend.no_truncation()  # a stored truncation would cut prompts silently
+        backend.no_padding()
+        self._backend = backend
+        self._control_tokens = ControlTokens(backend)
+        self.vocab_size = _embedding_rows(model_dir) or len(self._tokenizer)
+        """Token ids that the model can embed: 0 to vocab_size - 1."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of a plain prompt. Control tokens in it are meant: the caller writes the whole format itself."""
+        return await self._run(len(text), self._encode, text, add_special_tokens)
+
+    async def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Ids of the rendered conversation, ready for the assistant's answer.
+
+        Text such as `<|im_end|>` inside a message stays text (21). Raises PromptError when the template refuses the
+        messages, or when there is none.
+        """
+        size = sum(len(message["content"]) for message in messages)
+        return await self._run(size, self._encode_chat, messages)
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        return await self._run(len(token_ids), self._backend.decode, list(token_ids), False)
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]
+
+    def render(self, messages: Sequence[dict[str, Any]]) -> str:
+        if not self.has_chat_template:
+            raise PromptError("this model has no chat template; use /v1/completions")
+        try:
+            return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a program of the model's author: whatever it raises is its refusal
+            raise PromptError(f"the chat template refuses these messages: {error}") from error
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def _encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        marks = self._control_tokens.marks_for(strings_in(messages))
+        if marks is None:
+            return self._encode(self.render(messages), False)
+        text, positions = marks.reveal(self.render(map_strings(messages, marks.hide)))
+        try:
+            return self._control_tokens.encode_around(text, positions)
+        except ControlTokenInText as error:
+            raise PromptError(str(error)) from error
+
+    async def _run(self, size: int, function: Callable[..., Result], *args: object) -> Result:
+        if size <= INLINE_CHARACTERS:
+            return function(*args)
+        return await asyncio.to_thread(function, *args)
+
+
+def _embedding_rows(model_dir: str) -> int | None:
+    """`vocab_size` of the checkpoint's config; the tokenizer may know fewer or more ids than the model."""
+    path = Path(model_dir) / "config.json"
+    if not path.is_file():
+        return None
+    config = json.loads(path.read_text())
+    for part in (config, config.get("text_config") or {}):
+        if isinstance(part.get("vocab_size"), int):
+            return part["vocab_size"]
+    return None
