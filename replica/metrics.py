@@ -1,7 +1,6 @@
 """The replica's part of `/metrics`: names and labels as the design's table fixes them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram
