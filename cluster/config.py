@@ -1,6 +1,7 @@
 """Everything `warmlane serve` can be told: one dataclass, the same names in flags, YAML and environment."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -13,16 +14,21 @@ from cluster.sizes import parse_bytes
 from replica.engine_config import EngineConfig
 
 ENVIRONMENT_PREFIX = "WARMLANE_"
+_SECRET = re.compile(r"(?:[0-9a-fA-F]{2}){16,64}")
+_ENGINE = {item.name: item.default for item in fields(EngineConfig)}
 POLICIES = ("expected_finish", "least_tokens", "power_of_two", "random", "round_robin")
 """The names that `--policy` shows. The router's own registry decides; `cluster.app` checks against it."""
 
 
-def setting(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:
-    """A field of ServeConfig. low, high: inclusive bounds of a number. help: shown by `warmlane serve --help`."""
-    metadata = {"help": help, "low": low, "high": high}
+def setting(default: Any, help: str, *, low: float | None = None, high: float | None = None, shown: bool = True) -> Any:
+    """A field of ServeConfig. low, high: inclusive bounds of a number. help: shown by `warmlane serve --help`.
+
+    shown: False for what must not stand in logs and process lists; it has no flag.
+    """
+    metadata = {"help": help, "low": low, "high": high, "flag": shown}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +46,16 @@ class ServeConfig:
     port: int = setting(8000, "port of the HTTP API", low=1, high=65535)
     dtype: str = setting("auto", "auto, float32, float16 or bfloat16; auto is float32 on CPUs, else the checkpoint's")
     max_model_len: int | None = setting(None, "tokens of prompt and answer together; default: the model's", low=1)
-    block_size: int = setting(16, "tokens of a KV block", low=1, high=1024)
+    block_size: int = setting(_ENGINE["block_size"], "tokens of a KV block", low=1, high=1024)
     num_blocks: int | None = setting(None, "KV blocks of one replica; wins over --kv-memory", low=2)
     kv_memory: int | None = setting(None, "KV memory of one replica, e.g. 2GiB; default: by available memory", low=1)
-    max_num_seqs: int = setting(64, "requests that one replica runs at once", low=1, high=65536)
-    max_num_batched_tokens: int = setting(1024, "tokens of one engine step", low=1)
+    max_num_seqs: int = setting(_ENGINE["max_num_seqs"], "requests that one replica runs at once", low=1, high=65536)
+    max_num_batched_tokens: int = setting(_ENGINE["max_num_batched_tokens"], "tokens of one engine step", low=1)
     threads_per_replica: int | None = setting(None, "torch threads; default: the cores shared out", low=1, high=1024)
     redis_url: str | None = setting(None, "Redis to share the prefix index through; default: one is started")
+    secret: str | None = setting(
+        None, "key of all block keys, 32 to 128 hex digits; default: drawn at start", shown=False
+    )
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -62,6 +71,8 @@ class ServeConfig:
         for name in ("model", "policy", "host", "served_model_name", "redis_url"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} must not be empty")
+        if self.secret is not None and not _SECRET.fullmatch(self.secret):
+            raise ValueError(f"secret must be 32 to 128 hex digits, got {len(self.secret)} characters")
         self.engine(self.model)  # the engine's own bounds (dtype, budget against requests) hold from the start
 
     @property
@@ -79,6 +90,8 @@ class ServeConfig:
             block_size=self.block_size,
             num_blocks=self.num_blocks,
             kv_memory_bytes=self.kv_memory,
+            # Replicas on CPUs share one memory and measure what is free at about the same time.
+            memory_fraction=0.85 if self.gpus_per_replica else 0.5 / self.replicas,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             threads=self.threads_per_replica or threads,

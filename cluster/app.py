@@ -1,0 +1,107 @@
+"""The Ray Serve application: ingress -> our request router -> replicas."""
+
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cache.fingerprint import model_fingerprint
+from cluster.cluster_spec import ClusterSpec
+from cluster.config import ServeConfig
+from cluster.model_facts import read_model_facts
+
+APP_NAME = "warmlane"
+REPLICA_DEPLOYMENT = "Replica"
+INGRESS_DEPLOYMENT = "Ingress"
+REQUEST_ROUTER = "router.ray_adapter:ChosenReplicaRouter"
+
+MAX_ONGOING_REQUESTS = 4096
+"""Far above what an engine batches: the bound on waiting work is the engine's own. Ray's default is 5."""
+CPU_SHARE = 0.1
+"""A label for Ray's scheduler and no limit: torch's threads are set by `threads_per_replica`."""
+
+
+def build_app(args: dict[str, Any]) -> Any:
+    """The application for `import_path: cluster.app:build_app`; args are settings of ServeConfig.
+
+    Resolves the model itself. Without `redis_url` routers share nothing and know only what they sent; without `secret`
+    one is drawn. Raises ValueError or ModelUnavailable, which `serve status` shows.
+    """
+    from cluster.model_store import resolve_model
+
+    config = ServeConfig.load(args)
+    return application(config, cluster_spec(config, resolve_model(config.model)))
+
+
+def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
+    """Reads the model's folder once for the whole cluster. Raises ValueError where it does not fit the settings."""
+    facts = read_model_facts(model_dir)
+    dtype = facts.resolved_dtype(config.dtype, on_gpu=config.gpus_per_replica > 0)
+    return ClusterSpec(
+        served_model_name=config.model_name,
+        model_dir=str(model_dir),
+        fingerprint=model_fingerprint(model_dir, dtype, dtype),
+        secret=bytes.fromhex(config.secret) if config.secret else secrets.token_bytes(32),
+        block_size=config.block_size,
+        max_model_len=facts.max_model_len(config.max_model_len),
+        redis_url=config.redis_url,
+        policy=config.policy,
+        policy_weights=dict(config.policy_weights),
+    )
+
+
+def application(config: ServeConfig, spec: ClusterSpec) -> Any:
+    """Binds both deployments; works under `serve.run` as well as in a deployed config."""
+    from ray import serve
+    from ray.serve.config import RequestRouterConfig
+
+    from cluster.ingress import Ingress
+    from replica.replica_deployment import ReplicaDeployment
+
+    engine = replace(config.engine(spec.model_dir, threads_for(config)), max_model_len=spec.max_model_len)
+    common = {
+        "max_ongoing_requests": MAX_ONGOING_REQUESTS,
+        "health_check_period_s": 2.0,
+        "health_check_timeout_s": 15.0,
+        "graceful_shutdown_wait_loop_s": 0.2,
+        "graceful_shutdown_timeout_s": 10.0,
+    }
+    replicas = serve.deployment(ReplicaDeployment).options(
+        name=REPLICA_DEPLOYMENT,
+        num_replicas=config.replicas,
+        request_router_config=RequestRouterConfig(request_router_class=REQUEST_ROUTER),
+        ray_actor_options={
+            "num_cpus": CPU_SHARE,
+            "num_gpus": config.gpus_per_replica,
+            "runtime_env": {"env_vars": _worker_environment(engine.threads)},
+        },
+        **common,
+    )
+    ingress = serve.deployment(Ingress).options(
+        name=INGRESS_DEPLOYMENT,
+        num_replicas=config.num_ingress,
+        ray_actor_options={"num_cpus": CPU_SHARE, "runtime_env": {"env_vars": _worker_environment(1)}},
+        **common,
+    )
+    bound = replicas.bind(
+        engine=engine,
+        model_name=spec.served_model_name,
+        fingerprint=spec.fingerprint,
+        secret=spec.secret,
+        redis_url=spec.redis_url,
+    )
+    return ingress.bind(spec, bound)
+
+
+def threads_for(config: ServeConfig) -> int | None:
+    """The machine's cores shared out among the replicas; None leaves torch's own default to replicas with a GPU."""
+    if config.threads_per_replica is not None or config.gpus_per_replica:
+        return config.threads_per_replica
+    return max(1, len(os.sched_getaffinity(0)) // config.replicas)
+
+
+def _worker_environment(threads: int | None) -> dict[str, str]:
+    """Ray sets one OMP thread where an actor asks for less than one CPU, so the number is given explicitly."""
+    environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return environment | ({"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} if threads else {})

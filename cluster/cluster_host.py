@@ -1,0 +1,96 @@
+"""The process that holds Ray: `python -m cluster.cluster_host`, started by ClusterSupervisor.
+
+Apart from the command line, because Ctrl-C cannot interrupt Ray's C++ code: the supervisor can end this process at any
+time and clean up behind it. Orders come on standard input, messages go to MESSAGES_FD, everything else to the log.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from cluster.config import ServeConfig
+from cluster.host_messages import HostMessage, HostOrders
+from cluster.ray_runtime import put_into_environment, ray_environment, start_ray, start_serve, stop_ray
+
+MESSAGES_FD_VARIABLE = "CLUSTER_HOST_MESSAGES_FD"
+READY_SECONDS = 120.0
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterHost:
+    """Starts Ray and the application, says so, and waits to be told to stop."""
+
+    def __init__(self, orders: HostOrders, messages_fd: int):
+        self._config = ServeConfig(**orders.config)
+        self._model_dir = Path(orders.model_dir)
+        self._folder = Path(orders.folder)
+        self._messages = os.fdopen(messages_fd, "w", buffering=1)
+
+    def run(self) -> int:
+        try:
+            self._start()
+            while True:
+                signal.pause()
+        except SystemExit:
+            return 0
+        except Exception as error:
+            logger.exception("start-up failed")
+            self._say(HostMessage("failed", str(error) or type(error).__name__))
+            return 1
+        finally:
+            stop_ray()
+
+    def _start(self) -> None:
+        self._say(HostMessage("progress", "Starting Ray"))
+        put_into_environment(ray_environment(self._config, self._folder))
+        start_ray(self._config, self._folder)
+        for done, total in start_serve(self._config, self._model_dir):
+            self._say(HostMessage("progress", "Loading the model into the replicas", done, total))
+        self._say(HostMessage("progress", "Waiting for the API"))
+        self._wait_ready()
+        self._say(
+            HostMessage("ready", "HAProxy" if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" else "Ray's proxy")
+        )
+
+    def _wait_ready(self) -> None:
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._config.host, self._config.host)
+        url = f"http://{host}:{self._config.port}/health/ready"
+        answer = "nothing"
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(url, timeout=5):
+                    return
+            except urllib.error.HTTPError as error:
+                answer = f"{error.code} {error.read(500).decode(errors='replace')}"
+            except OSError as error:
+                answer = str(error)
+            time.sleep(0.1)
+        raise RuntimeError(f"{url} was not ready after {READY_SECONDS:.0f} s; it answered {answer}")
+
+    def _say(self, message: HostMessage) -> None:
+        self._messages.write(message.to_line())
+
+
+def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough; the supervisor kills what takes too long
+    sys.exit(0)
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, _leave)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    orders = HostOrders.from_json(sys.stdin.read())
+    return ClusterHost(orders, int(os.environ.pop(MESSAGES_FD_VARIABLE))).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

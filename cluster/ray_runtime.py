@@ -1,0 +1,122 @@
+"""Ray and Ray Serve of one cluster on this machine, kept apart from every other one."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cluster.app import CPU_SHARE
+from cluster.config import ServeConfig
+from cluster.free_ports import FreePorts
+from cluster.haproxy_transport import find_haproxy, haproxy_environment
+
+OBJECT_STORE_BYTES = 100 * 1024**2
+"""Requests and answers are far smaller than what Ray would put there; it takes no less than 75 MiB."""
+KEEP_ALIVE_SECONDS = 90
+"""Longer than the pools of common clients keep a connection (56)."""
+
+
+def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:
+    """What must stand in the environment before Ray is imported; its processes inherit it."""
+    environment = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",  # everything listens on loopback
+        "RAY_worker_niceness": "0",  # else workers run at nice 15, below everything else on the machine
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+        "RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1",  # a constructor that fails once fails again
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    binary = find_haproxy()
+    if binary is None:
+        return environment
+    haproxy = folder / "haproxy"
+    haproxy.mkdir()
+    return environment | haproxy_environment(binary, haproxy, FreePorts())
+
+
+def start_ray(config: ServeConfig, folder: Path) -> None:
+    """Raises ValueError when the machine lacks the GPUs that were asked for."""
+    import ray
+
+    wanted_cpus = math.ceil(CPU_SHARE * (config.replicas + config.num_ingress)) + 1
+    ray.init(
+        "local",
+        num_cpus=max(os.cpu_count() or 1, wanted_cpus),
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        namespace="warmlane",
+        _temp_dir=str(folder / "ray"),
+        _node_ip_address="127.0.0.1",
+        _metrics_export_port=FreePorts()(),
+    )
+    wanted, there = config.gpus_per_replica * config.replicas, int(ray.cluster_resources().get("GPU", 0))
+    if wanted > there:
+        raise ValueError(
+            f"{config.replicas} replicas with {config.gpus_per_replica} GPU need {wanted}, Ray finds {there}"
+        )
+
+
+def start_serve(config: ServeConfig, model_dir: Path) -> Iterator[tuple[int, int]]:
+    """Deploys the application and yields (replicas that run, replicas wanted) until all do.
+
+    Raises RuntimeError with the cause when it cannot be deployed.
+    """
+    import time
+
+    from ray import serve
+    from ray.serve.schema import ApplicationStatus
+
+    from cluster.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
+
+    app = application(config, cluster_spec(config, model_dir))
+    serve.start(
+        proxy_location="EveryNode",
+        http_options={"host": config.host, "port": config.port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS},
+    )
+    serve.run_many(
+        [serve.RunTarget(app, name=APP_NAME, route_prefix="/")],
+        wait_for_ingress_deployment_creation=False,
+        wait_for_applications_running=False,
+    )
+    while True:
+        status = serve.status().applications[APP_NAME]
+        running = (
+            status.deployments[REPLICA_DEPLOYMENT].replica_states if REPLICA_DEPLOYMENT in status.deployments else {}
+        )
+        yield running.get("RUNNING", 0), config.replicas
+        if status.status == ApplicationStatus.RUNNING:
+            return
+        if status.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY):
+            messages = [status.message, *(deployment.message for deployment in status.deployments.values())]
+            raise RuntimeError(cause_of(messages))
+        time.sleep(0.2)
+
+
+def cause_of(messages: list[str]) -> str:
+    """The sentence of the innermost exception in Serve's status messages, else the first message."""
+    for message in messages:
+        lines = [line for line in message.strip().splitlines() if line and not line[0].isspace()]
+        for line in reversed(lines):
+            name, colon, rest = line.partition(": ")
+            if colon and " " not in name and name.split(".")[-1][:1].isupper() and "RayTaskError" not in name:
+                return rest
+    return next((message for message in messages if message), "Ray Serve gave no reason")
+
+
+def stop_ray() -> None:
+    """Serve first, so that HAProxy and the replicas end in order."""
+    import ray
+    from ray import serve
+
+    if ray.is_initialized():
+        try:
+            serve.shutdown()
+        finally:
+            ray.shutdown()
+
+
+def put_into_environment(values: Mapping[str, str]) -> None:
+    """The user's own settings of the same name win."""
+    for name, value in values.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,86 @@
+"""`warmlane serve`: from settings to a running cluster on this machine, and back to nothing on Ctrl-C."""
+
+import argparse
+import signal
+import sys
+from dataclasses import fields
+from types import FrameType
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from cluster.cluster_supervisor import ClusterFailed, ClusterSupervisor
+from cluster.config import ServeConfig
+from cluster.default_model import ModelUnavailable
+from cluster.embedded_redis import RedisUnavailable
+from cluster.free_ports import PortTaken, check_free
+from cluster.memory_check import check_memory
+from cluster.model_store import resolve_model
+from cluster.startup_report import StartupReport
+
+REFUSALS = (ValueError, OSError, ModelUnavailable, RedisUnavailable, PortTaken, ClusterFailed)
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One flag for each setting of ServeConfig that may stand in a process list. Values are checked by ServeConfig."""
+    parser.add_argument("--config", metavar="FILE", help="YAML file of the same settings; flags win over it")
+    for item in fields(ServeConfig):
+        if item.metadata["flag"]:
+            parser.add_argument(
+                "--" + item.name.replace("_", "-"),
+                metavar=item.name.split("_")[-1].upper(),
+                default=argparse.SUPPRESS,
+                help=_help(item.metadata["help"], item.default),
+            )
+
+
+def _help(text: str, default: Any) -> str:
+    shown = isinstance(default, str | int) and "default" not in text
+    return text.replace("%", "%%") + (f" (default: {default})" if shown else "")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns the exit code: 0 after Ctrl-C on a running cluster, 130 during start-up, 1 when it cannot run."""
+    console = Console()
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    flags = {item.name: getattr(args, item.name) for item in fields(ServeConfig) if hasattr(args, item.name)}
+    try:
+        config = ServeConfig.load(flags, args.config)
+        check_free(config.host, config.port)
+        model_dir = resolve_model(config.model, console)
+        check_memory(config, model_dir)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except REFUSALS as error:
+        return _refuse(error)
+    return _serve(ClusterSupervisor(config, model_dir), StartupReport(config, console))
+
+
+def _serve(cluster: ClusterSupervisor, report: StartupReport) -> int:
+    keep_folder, code = False, INTERRUPTED
+    try:
+        report.follow(cluster.start(), lambda: cluster.log)
+        code = 0
+        cluster.wait()
+    except KeyboardInterrupt:
+        pass
+    except REFUSALS as error:
+        keep_folder, code = cluster.log is not None, _refuse(error)
+    finally:
+        report.stopping()
+        cluster.stop()
+        if not keep_folder:
+            cluster.remove_folder()
+    report.stopped(cluster.log if keep_folder else None)
+    return code
+
+
+def _refuse(error: BaseException) -> int:
+    print(f"warmlane: {error}", file=sys.stderr)
+    return 1
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
