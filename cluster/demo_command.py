@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,17 +13,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cluster.default_model import DEFAULT_MODEL, ModelUnavailable
 from cluster.lab.arm_result import ArmResult, differences_in_work
 from cluster.lab.cluster_process import ClusterFailed, ClusterProcess
 from cluster.lab.conversations import Conversation, load_conversations
 from cluster.lab.load_client import LoadClient, RequestRecord
 from cluster.lab.metrics_snapshot import MetricsSnapshot
+from cluster.model_store import resolve_model
 
-_READY_TIMEOUT_SECONDS = 900.0  # the first start fetches and converts the model
+_READY_TIMEOUT_SECONDS = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", help="folder or hub id of the model (default: the one that serve takes)")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="folder or hub id of the model (default: %(default)s)")
     parser.add_argument("--replicas", type=int, default=2, help="replicas of each cluster (default: %(default)s)")
     parser.add_argument("--baseline", default="round_robin", help="policy of the first arm (default: %(default)s)")
     parser.add_argument("--policy", default="expected_finish", help="policy of the second arm (default: %(default)s)")
@@ -33,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Returns 0 when both arms did the same work, else 1."""
     console = Console()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever ends the demo, its cluster is stopped
+    try:
+        resolve_model(args.model, console)  # here and not in the cluster, where nobody would see the progress
+    except ModelUnavailable as error:
+        console.print(f"warmlane: {error}", style="red", highlight=False, markup=False)
+        return 1
     conversations = load_conversations()
     num_requests = sum(len(conversation.exchanges) for conversation in conversations)
     console.print(
@@ -46,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
                 _run_arm(policy, args, conversations, Path(folder), progress) for policy in (args.baseline, args.policy)
             ]
         except ClusterFailed as error:
-            console.print(f"[red]{error}[/red]", highlight=False)
+            console.print(f"warmlane: {error}", style="red", highlight=False, markup=False)
             return 1
     console.print(_table(*arms))
     return _verdict(console, *arms)
@@ -57,9 +66,7 @@ def _run_arm(
 ) -> ArmResult:
     num_requests = sum(len(conversation.exchanges) for conversation in conversations)
     task = progress.add_task(f"{policy}: starting a cluster", total=num_requests)
-    arguments = ["--replicas", str(args.replicas), "--policy", policy]
-    if args.model is not None:
-        arguments += ["--model", args.model]
+    arguments = ["--model", args.model, "--replicas", str(args.replicas), "--policy", policy]
     with ClusterProcess(arguments, output_path=folder / f"{policy}.log") as cluster:
         cluster.wait_ready(timeout_seconds=_READY_TIMEOUT_SECONDS)
         progress.update(task, description=f"{policy}: requests")
@@ -122,7 +129,7 @@ def _verdict(console: Console, baseline: ArmResult, other: ArmResult) -> int:
     )
     problems = differences_in_work(baseline, other)
     for problem in problems:
-        console.print(f"[red]Not comparable: {problem}[/red]", highlight=False)
+        console.print(f"Not comparable: {problem}", style="red", highlight=False, markup=False)
     if not problems:
         same = sum(a.text == b.text for a, b in zip(baseline.records, other.records, strict=True))
         console.print(
