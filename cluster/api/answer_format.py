@@ -37,7 +37,7 @@ class AnswerHead:
             "model": self.model,
             "system_fingerprint": self.system_fingerprint,
         }
-        return "data: " + json.dumps(fields, ensure_ascii=False)[:-1]
+        return "data: " + json.dumps(fields, ensure_ascii=False, separators=(",", ":"))[:-1]
 
 
 class AnswerFormat(Protocol):

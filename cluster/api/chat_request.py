@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from cluster.api.sampling_fields import SamplingFields, invalid
 
@@ -33,16 +33,17 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Annotated[Any, BeforeValidator(_joined_text)] = None
+    content: Annotated[Any, BeforeValidator(_joined_text), Field(validate_default=True)] = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
 
-    @model_validator(mode="after")
-    def _only_the_assistant_may_say_nothing(self) -> "ChatMessage":
-        if self.content is None and self.role != "assistant":
-            raise invalid(f"content must be a string or a list of text parts for the role {self.role}")
-        return self
+    @field_validator("content")
+    @classmethod
+    def _only_the_assistant_may_say_nothing(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None and info.data.get("role") != "assistant":
+            raise invalid("content must be a string or a list of text parts; only the assistant's may be null")
+        return value
 
     def for_template(self) -> dict[str, Any]:
         """As chat templates expect it: content is a string (they fail on null, 20), tool arguments are an object.
@@ -77,12 +78,12 @@ class ChatCompletionRequest(SamplingFields):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
 
-    @model_validator(mode="after")
-    def _one_bound_only(self) -> "ChatCompletionRequest":
-        given = {self.max_tokens, self.max_completion_tokens} - {None}
-        if len(given) > 1:
-            raise invalid("max_tokens and max_completion_tokens must not differ; give one of them")
-        return self
+    @field_validator("max_completion_tokens")
+    @classmethod
+    def _one_bound_only(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if len({value, info.data.get("max_tokens")} - {None}) > 1:
+            raise invalid("it must not differ from max_tokens; give one of them")
+        return value
 
     @property
     def answer_limit(self) -> int | None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from cache.block_hasher import ExtraKeys
@@ -57,11 +57,12 @@ class SamplingFields(BaseModel):
     stream_options: StreamOptions | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
 
-    @model_validator(mode="after")
-    def _stream_options_need_a_stream(self) -> "SamplingFields":
-        if self.stream_options is not None and not self.stream:
-            raise invalid("stream_options is only allowed when stream is true")  # 32
-        return self
+    @field_validator("stream_options")
+    @classmethod
+    def _stream_options_need_a_stream(cls, value: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
+        if value is not None and not info.data.get("stream"):
+            raise invalid("it is only allowed when stream is true")  # 32
+        return value
 
     @property
     def num_choices(self) -> int:

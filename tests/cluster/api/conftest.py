@@ -1,0 +1,59 @@
+"""The API on a real tokenizer with a scripted engine behind it."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cluster.api.errors import ApiError
+from cluster.api.generation_api import GenerationApi, ServedModel
+from cluster.api.http_app import build_http_app
+from cluster.api.limits import ApiLimits
+from cluster.api.model_api import ModelApi
+from cluster.api.prompt_reader import PromptReader
+from cluster.tokenization import ChatTokenizer
+from tests.cluster.scripted_engine import ScriptedEngine
+from tests.cluster.small_tokenizer import write_small_tokenizer
+
+WINDOW = 256
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_dir: Path) -> Iterator[ChatTokenizer]:
+    yield ChatTokenizer(str(tokenizer_dir))
+
+
+@dataclass
+class Api:
+    client: httpx.AsyncClient
+    engine: ScriptedEngine
+    app: Any
+    failures: list[ApiError] = field(default_factory=list)
+
+    async def chat(self, content: Any = "hello", **fields: Any) -> httpx.Response:
+        body = {"model": "small", "messages": [{"role": "user", "content": content}], **fields}
+        return await self.client.post("/v1/chat/completions", json=body)
+
+    async def complete(self, prompt: Any = "hello", **fields: Any) -> httpx.Response:
+        return await self.client.post("/v1/completions", json={"model": "small", "prompt": prompt, **fields})
+
+
+@pytest.fixture
+async def api(tokenizer: ChatTokenizer) -> AsyncIterator[Api]:
+    engine, failures = ScriptedEngine(), []
+    model = ServedModel(name="small", fingerprint="f" * 32, max_model_len=WINDOW, created=1)
+    limits = ApiLimits(max_body_bytes=64 * 1024, max_choices=16)
+    reader = PromptReader(tokenizer, WINDOW, observe_seconds=lambda seconds: None)
+    generation = GenerationApi(model, reader, engine.open, limits, failures.append)
+    app = build_http_app(generation, ModelApi(model, tokenizer, limits), {}, failures.append)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://warmlane") as client:
+        yield Api(client, engine, app, failures)

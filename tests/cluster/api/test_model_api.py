@@ -1,0 +1,75 @@
+"""Models, tokenising and request ids."""
+
+import pytest
+
+from tests.cluster.api.conftest import WINDOW, Api
+from tests.cluster.openai_schema import check
+
+
+async def test_models_have_the_official_form(api: Api) -> None:
+    models = (await api.client.get("/v1/models")).json()
+    check("ListModelsResponse", models)
+    assert [model["id"] for model in models["data"]] == ["small"]
+    check("Model", (await api.client.get("/v1/models/small")).json())
+
+
+async def test_an_unknown_model_is_not_found(api: Api) -> None:
+    response = await api.client.get("/v1/models/org/other")
+    assert response.status_code == 404
+    check("ErrorResponse", response.json())
+
+
+async def test_tokenize_and_detokenize_are_inverse(api: Api) -> None:
+    text = "hello 世界 é é 👩‍🚀"
+    answer = (await api.client.post("/tokenize", json={"prompt": text, "return_token_strs": True})).json()
+    assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+    assert answer["max_model_len"] == WINDOW
+    back = (await api.client.post("/detokenize", json={"tokens": answer["tokens"]})).json()
+    assert back == {"prompt": text}
+
+
+async def test_22_tokenize_gives_the_ids_that_the_engine_gets(api: Api) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    ids = (await api.client.post("/tokenize", json={"messages": messages})).json()["tokens"]
+    await api.chat("hello")
+    assert api.engine.requests[0].token_ids == ids
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {}),
+        ("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}),
+        ("/tokenize", {"prompt": 3}),
+        ("/detokenize", {"tokens": [-1]}),
+        ("/detokenize", {"tokens": [512]}),
+        ("/detokenize", {"tokens": "a"}),
+        ("/detokenize", {}),
+    ],
+)
+async def test_bad_bodies_are_refused(api: Api, path: str, body: dict) -> None:
+    response = await api.client.post(path, json=body)
+    assert response.status_code == 400
+    check("ErrorResponse", response.json())
+
+
+async def test_39_the_request_id_is_echoed_and_never_used(api: Api) -> None:
+    for _ in range(2):
+        body = {"model": "small", "prompt": "a", "request_id": "mine"}
+        response = await api.client.post("/v1/completions", json=body, headers={"x-request-id": "mine"})
+        assert response.headers["x-request-id"] == "mine"
+    ids = [request.request_id for request in api.engine.requests]
+    assert len(set(ids)) == 2
+    assert not any("mine" in id for id in ids)
+
+
+@pytest.mark.parametrize("request_id", ["x" * 257, "x" * 65536, "a\tb", " "])
+async def test_39_request_ids_that_are_refused(api: Api, request_id: str) -> None:
+    response = await api.client.get("/v1/models", headers={"x-request-id": request_id})
+    assert response.status_code == 431
+    check("ErrorResponse", response.json())
+
+
+async def test_a_request_without_an_id_is_given_one(api: Api) -> None:
+    first, second = [(await api.client.get("/v1/models")).headers["x-request-id"] for _ in range(2)]
+    assert first != second
