@@ -23,8 +23,10 @@ COUNTERS = {
     "warmlane_route_decisions_total": {"policy", "outcome"},
     "warmlane_route_predicted_hit_tokens_total": {"policy"},
     "warmlane_route_reachable_hit_tokens_total": {"policy"},
-    "warmlane_index_resyncs_total": {"policy", "reason"},
-    "warmlane_index_drift_blocks_total": {"policy"},
+    "warmlane_index_resyncs_total": {"reason"},
+    "warmlane_index_drift_blocks_total": set(),
+    "warmlane_route_fallbacks_total": {"reason"},
+    "warmlane_index_dropped_records_total": {"reason"},
 }
 HISTOGRAMS = {
     "warmlane_queue_seconds": set(),
@@ -37,9 +39,9 @@ GAUGES = {
     "warmlane_running_requests": set(),
     "warmlane_waiting_requests": set(),
     "warmlane_kv_blocks": {"state"},
-    "warmlane_index_blocks": {"policy"},
-    "warmlane_index_staleness_seconds": {"policy"},
-    "warmlane_router_rung": {"policy"},
+    "warmlane_index_blocks": set(),
+    "warmlane_index_staleness_seconds": set(),
+    "warmlane_router_rung": set(),
     "warmlane_scrape_failed": set(),
 }
 

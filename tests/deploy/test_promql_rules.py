@@ -46,7 +46,7 @@ def test_numbers_survive_the_death_of_a_process(promtool: str, tmp_path: Path) -
         (f'warmlane_hit_tokens_total{{{names},process="r1#2",tier="device"}}', "_x20 0+30x20"),
         (f'warmlane_prompt_tokens_total{{{names},process="r1#1"}}', "0+60x20 stale"),
         (f'warmlane_prompt_tokens_total{{{names},process="r1#2"}}', "_x20 0+60x20"),
-        ('warmlane_router_rung{model="m",process="i1",policy="p"}', "0x40"),
+        ('warmlane_route_decisions_total{model="m",process="i1",policy="p",outcome="warm"}', "0+7x40"),
     ]
     expected = [
         # 30 tokens in 15 s are 2 a second, before the death and after it.
@@ -76,24 +76,25 @@ def test_numbers_survive_the_death_of_a_process(promtool: str, tmp_path: Path) -
 
 
 def test_two_policies_at_once_break_no_panel(promtool: str, tmp_path: Path) -> None:
-    """While an ingress with a new policy replaces the old one, both are scraped: the join picks one and works on."""
+    """While an ingress with a new policy replaces the old one, both are scraped; the busier one counts."""
     bucket = 'warmlane_ttft_seconds_bucket{model="m",replica="r1",process="r1#1",le='
+    decisions = 'warmlane_route_decisions_total{model="m",outcome="warm",'
     document = {
         "evaluation_interval": "15s",
         "tests": [
             {
                 "interval": "15s",
                 "input_series": [
-                    {"series": 'warmlane_router_rung{model="m",process="i1",policy="a"}', "values": "0x40"},
-                    {"series": 'warmlane_router_rung{model="m",process="i2",policy="b"}', "values": "0x40"},
+                    {"series": f'{decisions}process="i1",policy="old"}}', "values": "0+1x40"},
+                    {"series": f'{decisions}process="i2",policy="new"}}', "values": "0+3x40"},
                     {"series": f'{bucket}"1"}}', "values": "0+1x40"},
                     {"series": f'{bucket}"+Inf"}}', "values": "0+1x40"},
                 ],
                 "promql_expr_test": [
                     {
-                        "expr": f"count({panel_expr('Time to first token by policy A')})",
+                        "expr": panel_expr("Time to first token by policy A"),
                         "eval_time": "5m",
-                        "exp_samples": [{"labels": "{}", "value": 1}],
+                        "exp_samples": [{"labels": '{policy="new"}', "value": 0.5}],
                     }
                 ],
             }

@@ -11,7 +11,12 @@ from tests.e2e.cluster_client import ClusterClient
 
 RATE_INTERVAL, RANGE = "15s", "5m"
 # These have no series while nothing is wrong.
-MAY_BE_EMPTY = {"Index resyncs and drift A", "Processes that could not be read A"}
+MAY_BE_EMPTY = {
+    "Index resyncs and drift A",
+    "Fallbacks and dropped records A",
+    "Fallbacks and dropped records B",
+    "Processes that could not be read A",
+}
 
 
 @pytest.fixture
