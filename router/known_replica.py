@@ -1,0 +1,36 @@
+"""One replica as the router knows it."""
+
+from dataclasses import dataclass, field
+
+from cache.wire import ReplicaRegistration
+from router.replica_view import LoadTracker
+
+
+@dataclass(slots=True)
+class KnownReplica:
+    """slot: what counts for it in the mirror. registration: None while it is not (or no longer) in Redis.
+
+    foreign: its canary differs from ours: its block keys mean nothing here, so it is never warm.
+    failed_until: when what Redis says about it is believed again after a failure seen here.
+    """
+
+    slot: int
+    registration: ReplicaRegistration | None = None
+    foreign: bool = False
+    failed_until: float = float("-inf")
+    load: LoadTracker = field(default_factory=LoadTracker)
+
+    def describe(self, num_blocks: int, now: float) -> dict[str, object]:
+        view = self.load.view("", 0, now)
+        return {
+            "registered": self.registration is not None,
+            "incarnation": self.registration.incarnation if self.registration is not None else None,
+            "foreign": self.foreign,
+            "failed": now < self.failed_until,
+            "num_blocks": num_blocks,
+            "num_running": view.num_running,
+            "num_waiting": view.num_waiting,
+            "queued_prefill_tokens": view.queued_prefill_tokens,
+            "prefill_tokens_per_second": view.prefill_tokens_per_second,
+            "decode_step_seconds": view.decode_step_seconds,
+        }

@@ -1,0 +1,1 @@
+"""How a replica is chosen: one policy per file, found by name in `registry`."""

@@ -1,0 +1,62 @@
+"""What every policy is given and gives back."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import ClassVar
+
+from router.replica_view import ReplicaView
+
+
+@dataclass(frozen=True, slots=True)
+class RequestShape:
+    """num_tokens: of the prompt. max_new_tokens: bound of the answer."""
+
+    num_tokens: int
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """scores: replica id -> what the policy compared (lower wins), for those it looked at. reason: one line."""
+
+    replica_id: str
+    reason: str
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+class Policy(ABC):
+    """Synchronous, no I/O; clock and random generator come from the caller, so a policy can be simulated and replayed.
+
+    uses_index: whether it looks at hits. A policy that does not is left alone when the index is away.
+    """
+
+    name: ClassVar[str]
+    uses_index: ClassVar[bool] = False
+    default_weights: ClassVar[Mapping[str, float]] = {}
+
+    def __init__(self, weights: Mapping[str, float] | None = None):
+        """weights: replace the defaults of the same name. Raises ValueError for others, and for values below 0."""
+        weights = weights or {}
+        unknown = sorted(set(weights) - set(self.default_weights))
+        if unknown:
+            known = ", ".join(self.default_weights) or "none"
+            raise ValueError(f"policy {self.name} has no weight {unknown[0]!r}; it has: {known}")
+        for name, value in weights.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"weight {name} of policy {self.name} must be finite and at least 0, got {value}")
+        self.weights: Mapping[str, float] = {**self.default_weights, **weights}
+
+    @abstractmethod
+    def choose(self, request: RequestShape, replicas: Sequence[ReplicaView], now: float, rng: Random) -> PolicyChoice:
+        """replicas: at least one, sorted by id; what is not in it does not exist (C18)."""
+
+
+def lowest(scores: Mapping[str, float], replicas: Sequence[ReplicaView], margin: float, rng: Random) -> ReplicaView:
+    """The replica with the lowest score; within `margin` of it the one with the least load, then at random (C6)."""
+    bound = min(scores.values()) + margin
+    near = [replica for replica in replicas if scores[replica.replica_id] <= bound]
+    least = min((r.num_in_flight, r.recent_prefill_tokens) for r in near)
+    return rng.choice([r for r in near if (r.num_in_flight, r.recent_prefill_tokens) == least])

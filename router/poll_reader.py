@@ -1,0 +1,113 @@
+"""Turns the bytes that one poll of Redis found into what the router's state is told."""
+
+from collections.abc import Mapping
+
+from cache import wire
+from cache.block_hasher import BlockHasher
+from cache.redis_keys import TOMBSTONE, RedisKeys
+from cache.wire_format import WireError
+from router.membership import Membership
+from router.metrics import RouterMetrics
+from router.redis_connection import Look, Renewed
+from router.router_state import RouterState
+
+FORGET_SECONDS = 10.0
+"""A name whose record is gone for so long is taken out of the set of names."""
+SENT_LATELY_SECONDS = 2.0
+MAX_RESERVATIONS = 2000
+
+
+class PollReader:
+    """Does no I/O. A record that is malformed, or belongs to another name, is dropped and counted once per change."""
+
+    def __init__(self, hasher: BlockHasher, state: RouterState, metrics: RouterMetrics, router_id: str):
+        self.router_id = router_id
+        self._hasher, self._state, self._metrics = hasher, state, metrics
+        self._membership = Membership()
+        self._refused: dict[str, bytes] = {}
+        self._gone_since: dict[str, float] = {}
+
+    @property
+    def members(self) -> Mapping[str, wire.ReplicaRegistration]:
+        return self._membership.registrations
+
+    def members_of(self, replica_id: str) -> list[str]:
+        return [member for member, registration in self.members.items() if registration.replica_id == replica_id]
+
+    def own_reservations(self, now: float) -> bytes:
+        sent = self._state.sent_lately(now, SENT_LATELY_SECONDS, MAX_RESERVATIONS)
+        return wire.encode_reservations(wire.ReservationList(self.router_id, sent))
+
+    def update_members(self, registrations: Mapping[str, bytes | None], now: float) -> list[str]:
+        """Returns the members that left; the state is told."""
+        found: dict[str, wire.ReplicaRegistration] = {}
+        declared_dead: set[str] = set()
+        for member, data in registrations.items():
+            if data == TOMBSTONE:
+                declared_dead.add(member)
+            elif data is not None and (registration := self._read_registration(member, data)) is not None:
+                found[member] = registration
+        left = self._membership.update(found, declared_dead, now)
+        for registration in left:
+            self._state.retire(registration)
+        return [RedisKeys.member(registration.replica_id, registration.incarnation) for registration in left]
+
+    def take_heartbeats(self, heartbeats: Mapping[str, Renewed], now: float) -> dict[str, wire.ReplicaHeartbeat]:
+        """The state is told the loads of all members."""
+        read: dict[str, wire.ReplicaHeartbeat] = {}
+        for member, registration in self.members.items():
+            record = heartbeats.get(member)
+            if record is None or record.data is None:
+                continue
+            try:
+                heartbeat = read[member] = wire.decode_heartbeat(record.data)
+            except WireError:
+                self._refuse(f"heartbeat {member}", record.data, "malformed")
+                continue
+            self._state.on_heartbeat(registration.replica_id, heartbeat.load, now - record.age_seconds)
+        return read
+
+    def take_reservations(self, reservations: Mapping[str, Renewed], now: float) -> None:
+        """What all other routers sent of late."""
+        sent: list[tuple[str, float, int]] = []
+        for router_id, record in reservations.items():
+            if record.data is None:
+                continue
+            try:
+                entries = wire.decode_reservations(record.data).reservations
+            except WireError:
+                self._refuse(f"router {router_id}", record.data, "malformed")
+                continue
+            written_at = now - record.age_seconds
+            sent += [(e.replica_id, written_at - e.age_seconds, e.prefill_tokens) for e in entries]
+        self._state.set_others(sent)
+
+    def long_gone(self, look: Look, now: float) -> tuple[list[str], list[str]]:
+        """Members and routers whose names stand in the sets while their records expired."""
+        members = [name for name, data in look.registrations.items() if data is None]
+        routers = [name for name, record in look.reservations.items() if record.data is None]
+        self._gone_since = {name: self._gone_since.get(name, now) for name in (*members, *routers)}
+        gone = {name for name, since in self._gone_since.items() if now - since > FORGET_SECONDS}
+        return [name for name in members if name in gone], [name for name in routers if name in gone]
+
+    def _read_registration(self, member: str, data: bytes) -> wire.ReplicaRegistration | None:
+        try:
+            registration = wire.decode_registration(data)
+        except WireError:
+            self._refuse(member, data, "malformed")
+            return None
+        if RedisKeys.member(registration.replica_id, registration.incarnation) != member:
+            self._refuse(member, data, "malformed")
+            return None
+        if registration.block_size != self._hasher.block_size or not self._hasher.agrees_with(registration.canary):
+            self._refuse(member, data, "foreign")  # its keys mean other blocks: routable, never warm (A30)
+            self._state.mark_foreign(registration.replica_id)
+            return None
+        return registration
+
+    def _refuse(self, name: str, data: bytes, reason: str) -> None:
+        if len(self._refused) > 10_000:
+            self._refused.clear()
+        if self._refused.get(name) != data:
+            self._refused[name] = data
+            self._metrics.count_dropped(reason)

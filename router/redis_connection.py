@@ -1,0 +1,126 @@
+"""The commands with which a router reads the shared memory and leaves its own traces there."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from cache.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, TOMBSTONE, TOMBSTONE_SECONDS, RedisKeys
+
+SOCKET_TIMEOUT_SECONDS = 0.5
+ENTRIES_PER_READ = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A record that its owner renews, as bytes, and how long ago it did so, on the server's clock."""
+
+    data: bytes | None
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look found: registrations and heartbeats by member, reservations by router."""
+
+    registrations: Mapping[str, bytes | None]
+    heartbeats: Mapping[str, Renewed]
+    reservations: Mapping[str, Renewed]
+
+
+class RedisConnection:
+    """Every method raises redis.RedisError or OSError when the server is away, slow or refuses; nothing is retried.
+
+    The socket timeout bounds each read and write: a hung server must not hold the follower for long (C27).
+    """
+
+    def __init__(self, url: str, keys: RedisKeys):
+        """Raises ValueError for a malformed URL."""
+        self._keys = keys
+        self._redis: Any = Redis.from_url(
+            url,
+            socket_timeout=SOCKET_TIMEOUT_SECONDS,
+            socket_connect_timeout=SOCKET_TIMEOUT_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+
+    def ping(self) -> None:
+        self._redis.ping()
+
+    def announce(self, router_id: str, reservations: bytes) -> tuple[list[str], list[str]]:
+        """Leaves this router's reservations; returns the names of all members and of all other routers."""
+        keys = self._keys
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.set(keys.reservations(router_id), reservations, px=int(LEASE_SECONDS * 1000))
+        pipe.sadd(keys.routers, router_id)
+        pipe.pexpire(keys.routers, int(HISTORY_TTL_SECONDS * 1000))
+        pipe.smembers(keys.routers)
+        pipe.smembers(keys.members)
+        *_, routers, members = pipe.execute()
+        return _names(members), [name for name in _names(routers) if name != router_id]
+
+    def look(self, members: Sequence[str], routers: Sequence[str]) -> Look:
+        keys = self._keys
+        renewed = [keys.heartbeat(member) for member in members] + [keys.reservations(router) for router in routers]
+        pipe = self._redis.pipeline(transaction=False)
+        for member in members:
+            pipe.get(keys.registration(member))
+        for name in renewed:
+            pipe.get(name)
+            pipe.pttl(name)
+        answers = iter(pipe.execute())
+        registrations = {member: next(answers) for member in members}
+        records = [Renewed(next(answers), max(0.0, LEASE_SECONDS - next(answers) / 1000)) for _ in renewed]
+        return Look(
+            registrations,
+            dict(zip(members, records, strict=False)),
+            dict(zip(routers, records[len(members) :], strict=True)),
+        )
+
+    def snapshot(self, member: str) -> bytes | None:
+        data: bytes | None = self._redis.get(self._keys.snapshot(member))
+        return data
+
+    def read(self, positions: Mapping[str, str], block_ms: int) -> dict[str, list[tuple[str, bytes]]]:
+        """New stream entries (id, batch) by member, behind the entry ids given; waits up to `block_ms` for one."""
+        members = {self._keys.stream(member).encode(): member for member in positions}
+        streams = {name: positions[member] for name, member in members.items()}
+        found = self._redis.xread(streams, count=ENTRIES_PER_READ, block=block_ms) or []
+        return {
+            members[name]: [(entry_id.decode(), (fields or {}).get(b"b", b"")) for entry_id, fields in entries]
+            for name, entries in found
+        }
+
+    def declare_dead(self, member: str) -> None:
+        """The other routers drop it at their next poll; if it lives it registers again (see `RedisKeys`)."""
+        self._redis.set(self._keys.registration(member), TOMBSTONE, px=int(TOMBSTONE_SECONDS * 1000), xx=True)
+
+    def forget(self, members: Iterable[str] = (), routers: Iterable[str] = ()) -> None:
+        """Takes names out of the sets whose keys expired long ago."""
+        pipe = self._redis.pipeline(transaction=False)
+        for member in members:
+            pipe.srem(self._keys.members, member)
+        for router_id in routers:
+            pipe.srem(self._keys.routers, router_id)
+            pipe.delete(self._keys.reservations(router_id))
+        pipe.execute()
+
+    def close(self) -> None:
+        self._redis.close()
+
+
+def _names(raw: Iterable[bytes]) -> list[str]:
+    """Sorted; a name that is not UTF-8 is nobody's."""
+    return sorted(name.decode() for name in raw if _is_utf8(name))
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

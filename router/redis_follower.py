@@ -1,0 +1,192 @@
+"""Keeps a router's state in step with Redis."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from redis import RedisError
+
+from cache import wire
+from cache.block_hasher import BlockHasher
+from cache.redis_keys import RedisKeys
+from cache.wire_format import WireError
+from router.followed_stream import FollowedStream
+from router.metrics import RouterMetrics
+from router.poll_reader import PollReader
+from router.redis_connection import RedisConnection
+from router.router_state import RouterState
+from router.running_set import RunningSet
+
+POLL_SECONDS = 0.1
+RETRY_SECONDS = 0.25
+STOP_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+class RedisFollower:
+    """One thread owns the connection. Each turn of its loop polls (members, leases, heartbeats, reservations of other
+    routers), joins and resyncs who needs it, then reads the streams until the next poll is due.
+
+    A member joins with its snapshot and is followed from there (C14); a missing batch or a digest that differs loads
+    the snapshot again. Malformed records are dropped and counted. When Redis is away the state stays as it is and grows
+    stale; no request ever waits for anything here (C27).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        keys: RedisKeys,
+        hasher: BlockHasher,
+        state: RouterState,
+        running_set: RunningSet,
+        metrics: RouterMetrics,
+        router_id: str,
+        clock: Callable[[], float],
+    ):
+        """Raises ValueError for a malformed URL."""
+        self._connection = RedisConnection(url, keys)
+        self._state, self._running_set, self._metrics, self._clock = state, running_set, metrics, clock
+        self._reader = PollReader(hasher, state, metrics, router_id)
+        self._followed: dict[str, FollowedStream] = {}
+        self._failed: deque[str] = deque()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._connected = False
+        self._poll_at = 0.0
+
+    @property
+    def connected(self) -> bool:
+        """Whether the last exchange with Redis went well."""
+        return self._connected
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="redis-follower", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+            self._thread = None
+
+    def replica_failed(self, replica_id: str) -> None:
+        """The other routers are told, soon and from the follower's thread."""
+        self._failed.append(replica_id)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+            except Exception as error:  # whatever it was: the thread lives, and the ladder says that nothing is fresh
+                self._lose(error)
+                self._stopping.wait(RETRY_SECONDS)
+        if self._connected:
+            try:
+                self._connection.forget(routers=[self._reader.router_id])
+            except (RedisError, OSError) as error:
+                logger.warning("could not remove this router's keys, they expire by themselves: %s", error)
+        self._connection.close()
+
+    def _lose(self, error: Exception) -> None:
+        if self._connected or not isinstance(error, RedisError | OSError):
+            logger.warning("routing without Redis until it is back: %s: %s", type(error).__name__, error)
+        self._connected = False
+        self._poll_at = 0.0
+
+    def _turn(self) -> None:
+        if not self._connected:
+            self._connection.ping()  # a hung server executes later what was sent to it: let that be nothing but a PING
+            self._connected = True
+            logger.info("following Redis")
+        while self._failed:
+            for member in self._reader.members_of(self._failed.popleft()):
+                self._connection.declare_dead(member)
+        if self._clock() >= self._poll_at:
+            self._poll()
+            self._poll_at = self._clock() + POLL_SECONDS
+        wait = max(0.001, self._poll_at - self._clock())
+        if self._followed:
+            self._read_streams(wait)
+        else:
+            self._stopping.wait(wait)
+
+    def _poll(self) -> None:
+        own = self._reader.own_reservations(self._clock())
+        members, routers = self._connection.announce(self._reader.router_id, own)
+        look = self._connection.look(members, routers)
+        now = self._clock()
+        for member in self._reader.update_members(look.registrations, now):
+            self._followed.pop(member, None)
+        heartbeats = self._reader.take_heartbeats(look.heartbeats, now)
+        for member, registration in self._reader.members.items():
+            if member in look.registrations:
+                self._check(member, registration, heartbeats.get(member), now)
+        self._reader.take_reservations(look.reservations, now)
+        gone_members, gone_routers = self._reader.long_gone(look, now)
+        if gone_members or gone_routers:
+            self._connection.forget(gone_members, gone_routers)
+        self._state.tend(self._running_set.replicas, now)
+        self._state.last_synced = self._clock()
+
+    def _check(
+        self,
+        member: str,
+        registration: wire.ReplicaRegistration,
+        heartbeat: wire.ReplicaHeartbeat | None,
+        now: float,
+    ) -> None:
+        """Joins a member that is not followed yet, and resyncs one of which something was lost."""
+        stream = self._followed.get(member)
+        stats = self._state.stats(registration)
+        if stream is None or stats is None:
+            self._load_snapshot(member, registration, now)
+        elif stream.broken or (heartbeat is not None and stream.lost_batches(heartbeat)):
+            self._resync(member, stream, "gap", now)
+        elif heartbeat is not None and (num_blocks := stream.drift(heartbeat, stats)) and now >= stream.resync_at:
+            self._metrics.count_drift(num_blocks)
+            self._resync(member, stream, "drift", now)
+
+    def _resync(self, member: str, stream: FollowedStream, reason: str, now: float) -> None:
+        if now >= stream.resync_at and self._load_snapshot(member, stream.registration, now):
+            self._metrics.count_resync(reason)
+
+    def _load_snapshot(self, member: str, registration: wire.ReplicaRegistration, now: float) -> bool:
+        if not self._state.believes(registration.replica_id, now):
+            return False
+        data = self._connection.snapshot(member)
+        if data is None:
+            return False
+        try:
+            snapshot = wire.decode_snapshot(data)
+        except WireError:
+            self._metrics.count_dropped("malformed")
+            return False
+        slot = self._state.load_slot(snapshot.keys)
+        if not self._state.adopt(registration, slot, now):
+            return False
+        before = self._followed.get(member)
+        self._followed[member] = FollowedStream.from_snapshot(registration, snapshot.seq, now, before)
+        return True
+
+    def _read_streams(self, wait: float) -> None:
+        positions = {member: stream.read_id for member, stream in self._followed.items()}
+        for member, entries in self._connection.read(positions, block_ms=max(1, int(wait * 1000))).items():
+            stream = self._followed[member]
+            for entry_id, data in entries:
+                stream.read_id = entry_id
+                self._take_batch(stream, data)
+            if stream.broken:
+                self._resync(member, stream, "gap", self._clock())
+
+    def _take_batch(self, stream: FollowedStream, data: bytes) -> None:
+        try:
+            batch = wire.decode_events(data)
+        except WireError:
+            self._metrics.count_dropped("malformed")
+            stream.broken = True
+            return
+        if stream.accepts(batch) and not self._state.apply(stream.registration, batch.events):
+            stream.broken = True  # it failed here a moment ago: what comes now is not applied, it joins again
