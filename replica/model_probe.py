@@ -55,6 +55,7 @@ def probe_model(model: PreTrainedModel, vocab_size: int) -> tuple[list[LayerShap
 
     Raises UnsupportedModel where a layer keeps no keys and values (recurrent state) or the model cannot run so.
     """
+    _explained(model.set_attn_implementation, "eager")  # one that was served before may be probed again
     recorder = _ShapeRecorder()
     ids = _probe_ids(vocab_size, model.device)
     with torch.inference_mode():

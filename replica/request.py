@@ -16,6 +16,7 @@ class Request:
     """What the engine knows of a request; only the engine's thread touches it.
 
     token_ids: prompt and generated tokens. num_computed_tokens: leading tokens whose K/V lie in the request's pages.
+    num_cached_at_arrival: what a match would have given when the request was queued.
     num_cached_tokens: tokens served from cached pages at the first admission; None before it. block_keys: keys of the
     full blocks of token_ids, extended as tokens come.
     """
@@ -31,6 +32,7 @@ class Request:
         self.state = RequestState.WAITING
         self.finish_reason: FinishReason | None = None
         self.num_computed_tokens = 0
+        self.num_cached_at_arrival = 0
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
         self.num_skips = 0

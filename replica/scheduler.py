@@ -58,6 +58,7 @@ class Scheduler:
         return running + sum(request.num_uncomputed_tokens for request in self.waiting)
 
     def add(self, request: Request) -> None:
+        request.num_cached_at_arrival = self.manager.match(request.block_keys, request.num_tokens).num_tokens
         self.waiting.append(request)
 
     def schedule(self) -> StepPlan:
@@ -155,8 +156,8 @@ class Scheduler:
         request.num_computed_tokens = match.num_tokens
         if request.num_cached_tokens is None:
             request.num_cached_tokens = match.num_tokens
-            if request.num_share_waits:
-                self.num_inflight_shared_tokens += match.num_tokens
+            # What others computed while it waited: work shared in flight, not a cache hit of old.
+            self.num_inflight_shared_tokens += max(0, match.num_tokens - request.num_cached_at_arrival)
         else:  # what a preempted request finds again of its own is no hit, and what it lacks is work done twice (A27)
             self.num_recomputed_tokens += request.num_tokens - match.num_tokens
         self.running.append(request)

@@ -107,5 +107,5 @@ def test_19_ids_that_are_no_token_ids_are_refused() -> None:
 
 @pytest.mark.parametrize(("secret", "block_size"), [(b"short", 16), (b"x" * 65, 16), (SECRET, 0), (SECRET, 2000)])
 def test_bad_settings_name_the_bound(secret: bytes, block_size: int) -> None:
-    with pytest.raises(ValueError, match="secret must have 16 to 64 bytes|block_size must be between 1 and 1024"):
+    with pytest.raises(ValueError, match=r"secret must have 16 to 64 bytes|block_size must be between 1 and 1024"):
         BlockHasher(secret, "weights", block_size)
