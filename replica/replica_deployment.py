@@ -23,7 +23,7 @@ from replica.warm_up import warm_up
 class ReplicaDeployment:
     """One engine with its metrics and its voice in Redis. An incarnation lives as long as this object.
 
-    Methods are called over a Serve handle; `route_to` in `generate` is for the ingress's request router alone.
+    Methods are called over a Serve handle; `route_to` is for the ingress's request router alone.
     """
 
     def __init__(
@@ -56,15 +56,20 @@ class ReplicaDeployment:
         self._publisher.start()
 
     async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
-        """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead."""
+        """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead.
+
+        The first item is empty and comes at once: it tells the ingress, which bounds the wait for a replica, that this
+        one has taken the request, however long it may then queue.
+        """
+        yield []
         async for chunks in self._engine.generate(request):
             yield chunks
 
-    async def metrics_text(self) -> str:
+    async def metrics_text(self, route_to: str | None = None) -> str:
         """This process's metrics in Prometheus's text format."""
         return generate_latest(self._registry).decode()
 
-    async def describe(self) -> dict[str, object]:
+    async def describe(self, route_to: str | None = None) -> dict[str, object]:
         """Who this is and what it has to do, for health checks and people."""
         return {
             "replica_id": self.replica_id,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.api.responses import (
+    AnswerReason,
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
@@ -16,6 +17,9 @@ from cluster.api.responses import (
     CompletionUsage,
     TextChoice,
 )
+
+FinishedText = tuple[str, AnswerReason]
+"""One choice: its text and why it ended."""
 
 DONE_EVENT = b"data: [DONE]\n\n"
 
@@ -43,7 +47,7 @@ class AnswerHead:
 class AnswerFormat(Protocol):
     id_prefix: str
 
-    def whole(self, head: AnswerHead, texts: Sequence[str], reasons: Sequence[str], usage: CompletionUsage) -> bytes:
+    def whole(self, head: AnswerHead, choices: Sequence[FinishedText], usage: CompletionUsage) -> bytes:
         """The body of an answer that is not streamed."""
 
     def event_writer(self, head: AnswerHead, include_usage: bool) -> "EventWriter":
@@ -82,17 +86,17 @@ class ChatEventWriter(EventWriter):
 class ChatFormat:
     id_prefix = "chatcmpl-"
 
-    def whole(self, head: AnswerHead, texts: Sequence[str], reasons: Sequence[str], usage: CompletionUsage) -> bytes:
-        choices = [
+    def whole(self, head: AnswerHead, choices: Sequence[FinishedText], usage: CompletionUsage) -> bytes:
+        written = [
             ChatChoice(index=index, message=AssistantMessage(content=text), finish_reason=reason)
-            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+            for index, (text, reason) in enumerate(choices)
         ]
         answer = ChatCompletion(
             id=head.id,
             created=head.created,
             model=head.model,
             system_fingerprint=head.system_fingerprint,
-            choices=choices,
+            choices=written,
             usage=usage,
         )
         return answer.model_dump_json().encode()
@@ -104,17 +108,16 @@ class ChatFormat:
 class CompletionFormat:
     id_prefix = "cmpl-"
 
-    def whole(self, head: AnswerHead, texts: Sequence[str], reasons: Sequence[str], usage: CompletionUsage) -> bytes:
-        choices = [
-            TextChoice(index=index, text=text, finish_reason=reason)
-            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+    def whole(self, head: AnswerHead, choices: Sequence[FinishedText], usage: CompletionUsage) -> bytes:
+        written = [
+            TextChoice(index=index, text=text, finish_reason=reason) for index, (text, reason) in enumerate(choices)
         ]
         answer = Completion(
             id=head.id,
             created=head.created,
             model=head.model,
             system_fingerprint=head.system_fingerprint,
-            choices=choices,
+            choices=written,
             usage=usage,
         )
         return answer.model_dump_json().encode()

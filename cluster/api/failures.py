@@ -8,6 +8,10 @@ from replica.messages import FinishReason, TokenChunk
 RETRY_AFTER_SECONDS = 1.0
 
 
+class EngineFailure(ApiError):
+    """An engine ended a request without an answer, and has counted it."""
+
+
 def from_exception(error: BaseException) -> ApiError:
     """Never raises; what is not known is a 500 without the internals in its message."""
     retry_after = getattr(error, "retry_after_seconds", None) or RETRY_AFTER_SECONDS
@@ -34,24 +38,25 @@ def from_exception(error: BaseException) -> ApiError:
 
 
 def from_chunk(chunk: TokenChunk) -> ApiError | None:
-    """The error that a last chunk stands for; None for an answer that ended as it should."""
+    """The EngineFailure that a last chunk stands for; None for an answer that ended as it should."""
     match chunk.finish_reason:
         case None | FinishReason.STOP | FinishReason.LENGTH:
             return None
         case FinishReason.TIMEOUT:
-            return _timed_out(chunk.error or "The request's deadline passed.")
+            return _timed_out(chunk.error or "The request's deadline passed.", EngineFailure)
         case FinishReason.REJECTED:
-            return _overloaded(chunk.error or "The replica refused the request.", RETRY_AFTER_SECONDS)
+            return _overloaded(chunk.error or "The replica refused the request.", RETRY_AFTER_SECONDS, EngineFailure)
         case FinishReason.ABORT:
-            return ApiError(503, chunk.error or "The request was aborted.", type=SERVER_ERROR, code="aborted")
+            message = chunk.error or "The request was aborted."
+            return EngineFailure(503, message, type=SERVER_ERROR, code="aborted")
         case _:
             message = chunk.error or "The engine failed while it computed this request."
-            return ApiError(500, message, type=SERVER_ERROR, code="engine_error")
+            return EngineFailure(500, message, type=SERVER_ERROR, code="engine_error")
 
 
-def _overloaded(message: str, retry_after: float) -> ApiError:
-    return ApiError(429, message, type="rate_limit_error", code="engine_overloaded", retry_after_seconds=retry_after)
+def _overloaded(message: str, retry_after: float, kind: type[ApiError] = ApiError) -> ApiError:
+    return kind(429, message, type="rate_limit_error", code="engine_overloaded", retry_after_seconds=retry_after)
 
 
-def _timed_out(message: str) -> ApiError:
-    return ApiError(408, message, type="timeout_error", code="deadline_exceeded")
+def _timed_out(message: str, kind: type[ApiError] = ApiError) -> ApiError:
+    return kind(408, message, type="timeout_error", code="deadline_exceeded")

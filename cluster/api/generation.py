@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.api.answer_format import AnswerFormat, AnswerHead
+from cluster.api.answer_format import AnswerFormat, AnswerHead, FinishedText
 from cluster.api.engine_call import EngineCall
 from cluster.api.failures import from_chunk
-from replica.messages import GenerateRequest, TokenChunk, Usage
+from cluster.api.responses import AnswerReason
+from replica.messages import FinishReason, GenerateRequest, TokenChunk, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +30,12 @@ def usage_of(chunk: TokenChunk) -> Usage:
     return chunk.usage or Usage(0, 0, 0)
 
 
-def whole_choice(chunks: Sequence[TokenChunk]) -> tuple[str, str, Usage]:
+def whole_choice(chunks: Sequence[TokenChunk]) -> tuple[FinishedText, Usage]:
     """Text, finish reason and usage of one finished choice. Raises ApiError when it ended with an error."""
     last = chunks[-1]
     usage = usage_of(last)
-    return "".join(chunk.text for chunk in chunks), str(last.finish_reason), usage
+    reason: AnswerReason = "length" if last.finish_reason is FinishReason.LENGTH else "stop"
+    return ("".join(chunk.text for chunk in chunks), reason), usage
 
 
 def route_headers(calls: Sequence[EngineCall]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from cluster.api.answer_format import AnswerFormat, AnswerHead, ChatFormat, Comp
 from cluster.api.chat_request import ChatCompletionRequest
 from cluster.api.completion_request import CompletionRequest
 from cluster.api.engine_call import OpenCall
-from cluster.api.errors import ApiError, bad_request, model_not_found
+from cluster.api.errors import bad_request, model_not_found
 from cluster.api.generation import Generation
 from cluster.api.generation_response import GenerationResponse
 from cluster.api.limits import ApiLimits
@@ -46,7 +46,7 @@ class GenerationApi:
         reader: PromptReader,
         open_call: OpenCall,
         limits: ApiLimits,
-        on_failure: Callable[[ApiError], None],
+        on_failure: Callable[[BaseException], None],
     ):
         self._model = model
         self._reader = reader
@@ -85,7 +85,7 @@ class GenerationApi:
 
         id: made here; no client ever chooses it (39). arrival: `time.time()` before the body was read.
         """
-        requests = []
+        requests: list[GenerateRequest] = []
         for token_ids in prompts:
             max_tokens = self._reader.answer_tokens(len(token_ids), body.answer_limit, body.answer_limit_field)
             for choice in range(body.num_choices):

@@ -11,7 +11,6 @@ from starlette.types import Message, Receive, Scope, Send
 from cluster.api.answer_format import DONE_EVENT
 from cluster.api.chunk_merger import ChunkMerger
 from cluster.api.engine_call import EngineCall, OpenCall
-from cluster.api.errors import ApiError
 from cluster.api.failures import from_exception
 from cluster.api.generation import Generation, route_headers, usage_of, whole_choice
 from cluster.api.responses import sum_usage
@@ -38,8 +37,8 @@ class GenerationResponse(Response):
     is an HTTP error; later it ends the stream with an error event and without [DONE] (54).
     """
 
-    def __init__(self, generation: Generation, open_call: OpenCall, on_failure: Callable[[ApiError], None]):
-        """on_failure: told of every failure that becomes an HTTP error or an error event."""
+    def __init__(self, generation: Generation, open_call: OpenCall, on_failure: Callable[[BaseException], None]):
+        """on_failure: told of every exception that becomes an HTTP error or an error event."""
         super().__init__()
         self._generation = generation
         self._open_call = open_call
@@ -71,7 +70,7 @@ class GenerationResponse(Response):
             failure = from_exception(error)
             if failure.status == 500:
                 logger.exception("request %s failed", self._generation.head.id, exc_info=error)
-            self._on_failure(failure)
+            self._on_failure(error)
             if self._started:
                 await _send_body(send, failure.event(), more=False)
             else:
@@ -86,9 +85,8 @@ class GenerationResponse(Response):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        texts, reasons, usages = zip(*choices, strict=True)
-        usage = sum_usage(usages, self._generation.choices_per_prompt)
-        return self._generation.format.whole(self._generation.head, texts, reasons, usage)
+        usage = sum_usage([usage for _, usage in choices], self._generation.choices_per_prompt)
+        return self._generation.format.whole(self._generation.head, [text for text, _ in choices], usage)
 
     async def _stream(self, calls: list[EngineCall], send: Send) -> None:
         generation = self._generation

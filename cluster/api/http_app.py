@@ -21,29 +21,36 @@ from cluster.api.request_id import RequestIdMiddleware
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Response]]
+Report = Callable[[BaseException], None]
+
+
+def _no_report(error: BaseException) -> None:
+    """For paths that are not counted as requests for text."""
 
 
 def build_http_app(
     generation: GenerationApi,
     models: ModelApi,
     operations: Mapping[tuple[str, str], Handler],
-    on_failure: Callable[[ApiError], None],
+    on_failure: Report,
     echo_request_id: bool = True,
 ) -> FastAPI:
     """operations: (method, path) -> handler of what is not the OpenAI API: health, metrics, explanations.
 
-    on_failure: told of every request that a handler refused. Bodies are read by the handlers themselves and not by
-    FastAPI, whose own errors (422) no OpenAI client understands.
+    on_failure: told of every exception that refused a request for text. Bodies are read by the handlers themselves and
+    not by FastAPI, whose own errors (422) no OpenAI client understands.
     """
     app = FastAPI(title="Warmlane", description="OpenAI-compatible API of a Warmlane cluster.")
     app.add_middleware(RequestIdMiddleware, echo=echo_request_id)
 
-    def add(method: str, path: str, handler: Handler, body: type[BaseModel] | None = None) -> None:
+    def add(
+        method: str, path: str, handler: Handler, body: type[BaseModel] | None = None, report: Report = _no_report
+    ) -> None:
         extra = _body_schema(body) if body else None
-        app.add_api_route(path, _guarded(handler, on_failure), methods=[method], openapi_extra=extra)
+        app.add_api_route(path, _guarded(handler, report), methods=[method], openapi_extra=extra)
 
-    add("POST", "/v1/chat/completions", generation.chat_completions, ChatCompletionRequest)
-    add("POST", "/v1/completions", generation.completions, CompletionRequest)
+    add("POST", "/v1/chat/completions", generation.chat_completions, ChatCompletionRequest, on_failure)
+    add("POST", "/v1/completions", generation.completions, CompletionRequest, on_failure)
     add("GET", "/v1/models", models.models)
     add("GET", "/v1/models/{model:path}", models.model)
     add("POST", "/tokenize", models.tokenize, TokenizeRequest)
@@ -54,7 +61,7 @@ def build_http_app(
     return app
 
 
-def _guarded(handler: Handler, on_failure: Callable[[ApiError], None]) -> Handler:
+def _guarded(handler: Handler, report: Report) -> Handler:
     async def endpoint(request: Request) -> Response:
         try:
             return await handler(request)
@@ -64,7 +71,7 @@ def _guarded(handler: Handler, on_failure: Callable[[ApiError], None]) -> Handle
             failure = from_exception(error)
             if failure.status >= 500 and not isinstance(error, ApiError):
                 logger.exception("%s %s failed", request.method, request.url.path)
-            on_failure(failure)
+            report(error)
             return failure.response()
 
     endpoint.__name__ = handler.__name__

@@ -7,6 +7,8 @@ from pydantic import BaseModel, Field
 
 from replica.messages import Usage
 
+AnswerReason = Literal["stop", "length"]
+
 
 class PromptTokensDetails(BaseModel):
     cached_tokens: int
@@ -49,7 +51,7 @@ class ChatChoice(BaseModel):
     index: int
     message: AssistantMessage
     logprobs: None = None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: AnswerReason
 
 
 class ChatCompletion(BaseModel):
@@ -66,7 +68,7 @@ class TextChoice(BaseModel):
     index: int
     text: str
     logprobs: None = None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: AnswerReason
 
 
 class Completion(BaseModel):

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.api.errors import ApiError
 from cluster.api.generation_api import GenerationApi, ServedModel
 from cluster.api.http_app import build_http_app
 from cluster.api.limits import ApiLimits
@@ -36,7 +35,7 @@ class Api:
     client: httpx.AsyncClient
     engine: ScriptedEngine
     app: Any
-    failures: list[ApiError] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
 
     async def chat(self, content: Any = "hello", **fields: Any) -> httpx.Response:
         body = {"model": "small", "messages": [{"role": "user", "content": content}], **fields}

@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cluster.api.failures import from_exception
 from tests.cluster.api.conftest import WINDOW, Api
 from tests.cluster.openai_schema import check
 
@@ -18,7 +19,7 @@ def refused(api: Api, response: httpx.Response, status: int = 400) -> dict[str, 
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert api.engine.requests == []
-    assert [failure.status for failure in api.failures] == [status]
+    assert [from_exception(error).status for error in api.failures] == [status]
     return error
 
 

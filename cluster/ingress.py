@@ -1,0 +1,102 @@
+"""The HTTP entrance: one Ray Serve replica with the API, the tokenizer and its own router."""
+
+import secrets
+import time
+from random import Random
+from typing import Any
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, disable_created_metrics
+from ray import serve
+
+from cache.block_hasher import BlockHasher
+from cluster.api.generation_api import GenerationApi, ServedModel
+from cluster.api.http_app import build_http_app
+from cluster.api.limits import ApiLimits
+from cluster.api.model_api import ModelApi
+from cluster.api.prompt_reader import PromptReader
+from cluster.cluster_scrape import ClusterScrape
+from cluster.cluster_spec import ClusterSpec
+from cluster.ingress_metrics import IngressMetrics
+from cluster.operations_api import OperationsApi
+from cluster.readiness import Readiness
+from cluster.request_relay import RelaySettings, RequestRelay
+from cluster.tokenization import ChatTokenizer
+from router.prefix_router import PrefixRouter
+from router.running_set import RUNNING_SET
+
+
+@serve.ingress()
+class Ingress:
+    """Validates, tokenises once, routes, relays. Everything that a request needs is built here, once per process."""
+
+    def __init__(self, spec: ClusterSpec, replica_handle: Any):
+        """replica_handle: Serve handle of the replicas, whose request router is `router.ray_adapter`."""
+        disable_created_metrics()
+        process = f"ingress-{serve.get_replica_context().replica_id.unique_id}-{secrets.token_hex(8)}"
+        registry = CollectorRegistry()
+        limits = ApiLimits()
+        self._router = PrefixRouter(
+            model=spec.served_model_name,
+            hasher=BlockHasher(spec.secret, spec.fingerprint, spec.block_size),
+            redis_url=spec.redis_url,
+            policy=spec.policy,
+            policy_weights=spec.policy_weights,
+            registry=registry,
+            process=process,
+            rng=Random(),
+            max_model_len=spec.max_model_len,
+        )
+        metrics = IngressMetrics(registry, spec.served_model_name, process)
+        readiness = Readiness(self._router, replica_handle, running_replicas)
+        relay = RequestRelay(self._router, replica_handle, RelaySettings(), readiness.on_answer)
+        self._scrape = ClusterScrape(registry, process, replica_handle, running_replicas, self._sibling_pages)
+        self._siblings: Any = None
+
+        model = ServedModel(
+            name=spec.served_model_name,
+            fingerprint=spec.fingerprint,
+            max_model_len=spec.max_model_len,
+            created=int(time.time()),
+        )
+        tokenizer = ChatTokenizer(spec.model_dir)
+        reader = PromptReader(tokenizer, spec.max_model_len, self._observe_tokenizing)
+        generation = GenerationApi(model, reader, relay.open, limits, metrics.count_failure)
+        operations = OperationsApi(self._router, generation, self._scrape, readiness, limits)
+        # Ray Serve echoes X-Request-Id itself; twice would be two headers.
+        self._app = build_http_app(
+            generation,
+            ModelApi(model, tokenizer, limits),
+            operations.handlers(),
+            metrics.count_failure,
+            echo_request_id=False,
+        )
+        self._router.start()
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Ray Serve asks for the application once this object is complete."""
+        return self._app
+
+    def local_metrics(self) -> str:
+        """This process's own page, for the ingress that was asked for `/metrics`."""
+        return self._scrape.local_page()
+
+    async def _sibling_pages(self, timeout_seconds: float) -> list[Any]:
+        if self._siblings is None:
+            context = serve.get_replica_context()
+            self._siblings = serve.get_deployment_handle(context.deployment, context.app_name)
+        response = self._siblings.broadcast("local_metrics")
+        return await response.results_async(timeout_s=timeout_seconds, return_exceptions=True)
+
+    def _observe_tokenizing(self, seconds: float) -> None:
+        self._router.metrics.observe_phases(self._router.policy, {"tokenize": seconds})
+
+    def __del__(self) -> None:
+        router = getattr(self, "_router", None)
+        if router is not None:
+            router.stop()
+
+
+def running_replicas() -> frozenset[str]:
+    """Replicas that Ray runs now; the adapter in this process writes it."""
+    return RUNNING_SET.replicas
