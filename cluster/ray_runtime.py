@@ -20,7 +20,9 @@ def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:
     """What must stand in the environment before Ray is imported; its processes inherit it."""
     environment = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "disabled",  # everything listens on loopback
+        # Off Linux Ray keeps to loopback; this makes it do so here. Its ports would run anybody's code otherwise.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "disabled",
         "RAY_worker_niceness": "0",  # else workers run at nice 15, below everything else on the machine
         "RAY_SERVE_LOG_TO_STDERR": "0",
         "RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1",  # a constructor that fails once fails again
@@ -46,6 +48,7 @@ def start_ray(config: ServeConfig, folder: Path) -> None:
         object_store_memory=OBJECT_STORE_BYTES,
         log_to_driver=False,
         namespace="warmlane",
+        runtime_env={"worker_process_setup_hook": "cluster.worker_setup.keep_grpc_local"},
         _temp_dir=str(folder / "ray"),
         _node_ip_address="127.0.0.1",
         _metrics_export_port=FreePorts()(),
