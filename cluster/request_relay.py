@@ -81,7 +81,7 @@ class RelayedCall:
                 try:
                     async with aclosing(self._attempt()) as attempt:
                         async for chunks in attempt:
-                            sent = True
+                            sent = sent or any(chunk.text for chunk in chunks)  # nothing is written for the others
                             yield chunks
                     return
                 except (ReplicaLost, EngineOverloaded) as error:
