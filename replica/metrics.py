@@ -18,7 +18,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 class EngineMetrics(EngineObserver, Collector):
     """Distributions are noted as they happen; totals and gauges are read from the engine when somebody asks, so that
-    they are fresh even when the engine is idle."""
+    they are fresh even when the engine is idle. Before `watch` nothing counts: the engine is warming up."""
 
     def __init__(self, registry: CollectorRegistry, model: str, process: str, replica: str):
         self._values = (model, process, replica)
@@ -41,18 +41,24 @@ class EngineMetrics(EngineObserver, Collector):
         self._engine = engine
 
     def admitted(self, queue_seconds: float) -> None:
-        self._queue.observe(max(0.0, queue_seconds))
+        self._observe(self._queue, queue_seconds)
 
     def first_token(self, ttft_seconds: float) -> None:
-        self._ttft.observe(max(0.0, ttft_seconds))
+        self._observe(self._ttft, ttft_seconds)
 
     def next_token(self, gap_seconds: float) -> None:
-        self._gap.observe(max(0.0, gap_seconds))
+        self._observe(self._gap, gap_seconds)
 
     def finished(self, reason: FinishReason, total_seconds: float) -> None:
-        self._total.observe(max(0.0, total_seconds))
+        self._observe(self._total, total_seconds)
+
+    def _observe(self, histogram: Histogram, seconds: float) -> None:
+        if self._engine is not None:
+            histogram.observe(max(0.0, seconds))
 
     def kv_events(self, events: Sequence[KVEvent]) -> None:
+        if self._engine is None:
+            return
         for event in events:
             if isinstance(event, BlocksStored):
                 self._num_stored += len(event.keys)

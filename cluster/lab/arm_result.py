@@ -41,7 +41,7 @@ class ArmResult:
     def requests_per_replica(self) -> list[int]:
         """Requests that each replica finished, busiest first."""
         by_replica = self.metrics.by_label("warmlane_requests_total", "replica")
-        return sorted((int(count) for count in by_replica.values()), reverse=True)
+        return sorted((int(count) for replica, count in by_replica.items() if replica), reverse=True)
 
     def ttft(self, percent: float) -> float:
         """Seconds from sending to the first text, at the client."""

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from cluster.lab.metrics_snapshot import MetricsSnapshot
+from tests.e2e.answer import Answer
 
 BLOCK_SIZE = 16
 
@@ -31,11 +32,11 @@ class ClusterClient:
     def chat_body(self, messages: Sequence[dict[str, str]], **fields: Any) -> dict[str, Any]:
         return {"model": self.model, "messages": list(messages), "temperature": 0.0, **fields}
 
-    def complete(self, prompt: str | Sequence[int], **fields: Any) -> dict[str, Any]:
-        return self._answer(self.http.post("/v1/completions", json=self.completion_body(prompt, **fields)))
+    def complete(self, prompt: str | Sequence[int], **fields: Any) -> Answer:
+        return Answer(self.http.post("/v1/completions", json=self.completion_body(prompt, **fields)))
 
-    def chat(self, messages: Sequence[dict[str, str]], **fields: Any) -> dict[str, Any]:
-        return self._answer(self.http.post("/v1/chat/completions", json=self.chat_body(messages, **fields)))
+    def chat(self, messages: Sequence[dict[str, str]], **fields: Any) -> Answer:
+        return Answer(self.http.post("/v1/chat/completions", json=self.chat_body(messages, **fields)))
 
     def metrics(self) -> MetricsSnapshot:
         response = self.http.get("/metrics")
@@ -65,16 +66,7 @@ class ClusterClient:
 
         return self.wait_until(idle, "no request runs or waits and no page is active", timeout_seconds)
 
-    @staticmethod
-    def _answer(response: httpx.Response) -> dict[str, Any]:
-        assert response.status_code == 200, response.text
-        return response.json()
-
 
 def is_busy(now: MetricsSnapshot) -> bool:
     held = now.total("warmlane_running_requests") + now.total("warmlane_waiting_requests")
     return held + now.total("warmlane_kv_blocks", state="active") > 0
-
-
-def cached_tokens(answer: dict[str, Any]) -> int:
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster_client import ClusterClient, cacheable_tokens, cached_tokens
+from tests.e2e.cluster_client import ClusterClient, cacheable_tokens
 
 WINDOW = 8192
 
@@ -16,11 +16,15 @@ WINDOW = 8192
 def test_case_2_a_prompt_of_whole_blocks_sent_twice(
     num_tokens: int, cluster: ClusterClient, unseen_prompt: Callable[[int], list[int]]
 ) -> None:
+    """So short a hit weighs little, so a load may send the second one elsewhere; the third meets one of the two."""
     prompt = unseen_prompt(num_tokens)
-    first = cluster.complete(prompt, max_tokens=1)
-    second = cluster.complete(prompt, max_tokens=1)
-    assert second["choices"][0]["text"] == first["choices"][0]["text"]
-    assert (cached_tokens(first), cached_tokens(second)) == (0, cacheable_tokens(num_tokens))
+    answers = [cluster.complete(prompt, max_tokens=1) for _ in range(3)]
+    warm: set[str] = set()
+    for answer in answers:
+        assert answer.cached_tokens == (cacheable_tokens(num_tokens) if answer.replica in warm else 0)
+        assert answer.text == answers[0].text
+        warm.add(answer.replica)
+    assert len(warm) < len(answers)
 
 
 @pytest.mark.parametrize("prompt", ["", [""], [], [[]]], ids=repr)
@@ -29,7 +33,7 @@ def test_case_11_an_empty_prompt_is_refused_and_the_next_request_works(prompt: A
     response = cluster.http.post("/v1/completions", json=body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "prompt"
-    assert cluster.complete("Hello", max_tokens=1)["usage"]["completion_tokens"] == 1
+    assert cluster.complete("Hello", max_tokens=1).completion_tokens == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -96,7 +100,7 @@ def test_case_16_a_malformed_body_is_a_json_error_and_the_connection_stays_usabl
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_case_31_cached_tokens_is_an_integer_in_every_mode(path: str, cluster: ClusterClient) -> None:
     """The same long prompt cold and warm, streamed and not: 0 first, then the same number in both modes."""
-    text = f"Case 31 at {path}. " + "The river runs through the valley and past the old mill. " * 8
+    text = f"Case 31 at {path}. " + "The river runs through the valley and past the old mill. " * 24
 
     def ask(stream: bool) -> int:
         fields: dict[str, Any] = {"max_tokens": 1, "stream": stream}
@@ -113,11 +117,11 @@ def test_case_31_cached_tokens_is_an_integer_in_every_mode(path: str, cluster: C
         if stream:
             events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
             assert events[-1] == "[DONE]"
-            answer = json.loads(events[-2])
-            assert answer["choices"] == []
+            body = json.loads(events[-2])
+            assert body["choices"] == []
         else:
-            answer = response.json()
-        number = cached_tokens(answer)
+            body = response.json()
+        number = body["usage"]["prompt_tokens_details"]["cached_tokens"]
         assert type(number) is int
         return number
 

@@ -15,6 +15,7 @@ MAY_BE_EMPTY = {
     "Index resyncs and drift A",
     "Fallbacks and dropped records A",
     "Fallbacks and dropped records B",
+    "Fallbacks and dropped records C",
     "Processes that could not be read A",
 }
 
