@@ -26,7 +26,7 @@ async def collect(engine: AsyncEngine, request: GenerateRequest) -> list[TokenCh
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Waits for another thread's work; fails when it does not come."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - another thread's state has no event to wait for
             await asyncio.sleep(0.002)
 
 
@@ -132,7 +132,10 @@ async def test_55_a_loop_that_cannot_work_fails_its_health_and_its_requests(
     monkeypatch.setattr(running.engine._runner, "run", broken)
     for _ in range(4):
         last = (await collect(running, greedy([1, 2], 2)))[-1]
-        assert (last.finish_reason, last.error) == (FinishReason.ERROR, "the engine's step failed: no memory for logits")
+        assert (last.finish_reason, last.error) == (
+            FinishReason.ERROR,
+            "the engine's step failed: no memory for logits",
+        )
         running.check_health()
     await collect(running, greedy([1, 2], 2))
     await until(lambda: not running._thread.is_alive())

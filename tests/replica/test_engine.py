@@ -187,7 +187,9 @@ def test_a21_a_failed_step_ends_its_requests_and_leaves_nothing_to_hit(monkeypat
 
 def test_a22_48_what_can_never_fit_is_refused_and_others_are_served() -> None:
     engine = tiny_engine(num_blocks=8)
-    with pytest.raises(RequestRefused, match=r"33 tokens and max_tokens is 1, but this replica's KV cache is 32") as info:
+    with pytest.raises(
+        RequestRefused, match=r"33 tokens and max_tokens is 1, but this replica's KV cache is 32"
+    ) as info:
         engine.add(request("big", random_prompt(33, seed=11), max_tokens=1))
     assert (info.value.param, info.value.code) == ("prompt", "context_length_exceeded")
     with pytest.raises(RequestRefused, match="20 tokens and max_tokens is 13, but") as info:
@@ -237,7 +239,10 @@ def test_a41_prompts_shorter_than_a_page(length: int) -> None:
 
 
 def test_a20_chunked_prefill_without_prefix_caching() -> None:
-    engine, prompt = tiny_engine(prefix_caching=False, max_num_batched_tokens=8, max_num_seqs=8), random_prompt(80, seed=20)
+    engine, prompt = (
+        tiny_engine(prefix_caching=False, max_num_batched_tokens=8, max_num_seqs=8),
+        random_prompt(80, seed=20),
+    )
     assert [run(engine, [greedy(prompt, 3)]) for _ in range(2)] == [[answer(prompt, 3)]] * 2
     assert engine.counters.num_hit_tokens == 0
     assert_idle(engine)
@@ -362,5 +367,3 @@ def test_reset_forgets_the_cache_of_an_idle_engine() -> None:
     engine.reset_prefix_cache()
     assert run(engine, [greedy(prompt, 1)]) == [answer(prompt, 1)]
     assert engine.counters.num_hit_tokens == 0
-
-

@@ -1,0 +1,105 @@
+"""What a replica exports, by the exact names of the design's table."""
+
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cache.block_hasher import BlockHasher
+from replica.engine_config import EngineConfig
+from replica.engine_factory import build_engine
+from replica.metrics import EngineMetrics
+from replica.replica_deployment import replica_load
+from replica.warm_up import warm_up
+from tests.replica.tiny_models import greedy, loaded, random_prompt, run, tiny_engine, tiny_model
+
+LABELS = {"model": "tiny", "process": "replica-1-abc", "replica": "1"}
+
+COUNTERS = (
+    "prompt_tokens", "generated_tokens", "hit_tokens", "prefill_saved_tokens", "prefill_saved_seconds",
+    "recomputed_tokens", "requests", "preemptions", "kv_events", "inflight_shared_tokens", "computed_positions",
+)  # fmt: skip
+HISTOGRAMS = ("queue_seconds", "ttft_seconds", "inter_token_seconds", "request_seconds")
+GAUGES = ("running_requests", "waiting_requests", "kv_blocks")
+
+
+def samples(registry: CollectorRegistry) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Value by name and extra labels; checks that each series carries who it is."""
+    found = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert {name: labels.pop(name, None) for name in LABELS} == LABELS
+            if "le" not in labels:
+                found[sample.name, tuple(labels.values())] = sample.value
+    return found
+
+
+def watched_engine() -> tuple[CollectorRegistry, object]:
+    disable_created_metrics()
+    registry = CollectorRegistry()
+    metrics = EngineMetrics(registry, *LABELS.values())
+    config = EngineConfig(model="tiny", block_size=4, num_blocks=32)
+    engine = build_engine(config, BlockHasher(bytes(16), "tiny", 4), observer=metrics, loaded=loaded(tiny_model()))
+    metrics.watch(engine)
+    return registry, engine
+
+
+def test_every_name_of_the_table_is_there_from_the_start() -> None:
+    registry, _ = watched_engine()
+    names = {name for name, _ in samples(registry)}
+    assert {f"warmlane_{name}_total" for name in COUNTERS} <= names
+    assert {f"warmlane_{name}_count" for name in HISTOGRAMS} <= names
+    assert {f"warmlane_{name}" for name in GAUGES} <= names
+    assert not any(name.endswith("_created") for name in names)
+
+
+def test_the_numbers_are_those_of_the_requests() -> None:
+    registry, engine = watched_engine()
+    prompt = random_prompt(18, seed=1)
+    for _ in range(2):
+        run(engine, [greedy(prompt, 3)])  # type: ignore[arg-type]
+    value = samples(registry)
+    assert value["warmlane_prompt_tokens_total", ()] == 36
+    assert value["warmlane_generated_tokens_total", ()] == 6
+    assert value["warmlane_hit_tokens_total", ("device",)] == 16
+    assert value["warmlane_prefill_saved_tokens_total", ()] == 16
+    assert value["warmlane_computed_positions_total", ()] == 18 + 2 + 2 + 2
+    assert value["warmlane_requests_total", ("length",)] == 2
+    assert value["warmlane_kv_events_total", ("stored",)] == 4 + 1
+    assert value["warmlane_queue_seconds_count", ()] == 2
+    assert value["warmlane_ttft_seconds_count", ()] == 2
+    assert value["warmlane_inter_token_seconds_count", ()] == 4
+    assert value["warmlane_request_seconds_count", ()] == 2
+    assert value["warmlane_running_requests", ()] == value["warmlane_waiting_requests", ()] == 0
+    # The fifth block, with the answer's beginning, was computed by both and stands in two pages.
+    assert [value["warmlane_kv_blocks", (state,)] for state in ("active", "cached", "free")] == [0, 6, 26]
+
+
+def test_gauges_are_fresh_while_requests_run() -> None:
+    registry, engine = watched_engine()
+    engine.add(greedy(random_prompt(18, seed=2), 9))  # type: ignore[attr-defined]
+    assert samples(registry)["warmlane_waiting_requests", ()] == 1
+    engine.step()  # type: ignore[attr-defined]
+    value = samples(registry)
+    assert (value["warmlane_waiting_requests", ()], value["warmlane_running_requests", ()]) == (0, 1)
+    assert value["warmlane_kv_blocks", ("active",)] == 5
+
+
+def test_warm_up_measures_the_speed_and_leaves_nothing_behind() -> None:
+    engine = tiny_engine(num_blocks=64)
+    warm_up(engine)
+    load = replica_load(engine)
+    assert load.prefill_tokens_per_second > 0
+    assert load.decode_step_seconds > 0
+    assert (load.num_running, load.num_waiting, load.queued_prefill_tokens) == (0, 0, 0)
+    assert (load.num_free_blocks, load.num_blocks) == (64, 64)
+    assert engine.manager.cached_keys() == set()
+    assert engine.counters.num_prompt_tokens == engine.counters.num_computed_positions == 0
+
+
+def test_saved_seconds_use_the_measured_rate() -> None:
+    engine = tiny_engine(block_size=16)
+    prompt = random_prompt(200, seed=3)
+    run(engine, [greedy(prompt, 1)])
+    rate = engine.cost.prefill_tokens_per_second
+    run(engine, [greedy(prompt, 1)])
+    assert engine.counters.prefill_saved_seconds == 192 / rate
