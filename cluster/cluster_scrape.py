@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.metrics_merge import merge, process_of
+from cluster.serve_call import serve_call
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class ClusterScrape:
         response = None
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                response = self._metrics_text.remote(route_to=replica_id)
+                response = serve_call(self._metrics_text, route_to=replica_id)
                 page = await response
             process = process_of(page)
         except Exception as error:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from cluster.serve_call import serve_call
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,7 +55,7 @@ class Readiness:
         if self._answered_at is not None and self._clock() - self._answered_at < self._fresh_seconds:
             return
         replica_id = replicas[next(self._turn) % len(replicas)]
-        response = self._describe.remote(route_to=replica_id)
+        response = serve_call(self._describe, route_to=replica_id)
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 await response

@@ -10,6 +10,7 @@ from typing import Any
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
 from cluster.relay_failures import cause_of, is_replica_gone
+from cluster.serve_call import serve_call
 from replica.errors import EngineOverloaded
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from router.decision import Decision
@@ -106,7 +107,7 @@ class RelayedCall:
         """One replica's answer to its end. Raises ReplicaLost when it ends without a finish reason."""
         decision = self._route()
         request = replace(self._request, block_keys=decision.block_keys)
-        response = self._relay.generate.remote(request, route_to=decision.replica_id)
+        response = serve_call(self._relay.generate, request, route_to=decision.replica_id)
         taken = finished = False
         try:
             while not finished:
