@@ -12,7 +12,7 @@ from replica.engine_config import EngineConfig
 from replica.engine_observer import EngineObserver
 from replica.kv_pages import KVPages
 from replica.model_loader import LoadedModel, load_model
-from replica.model_probe import probe_model, use_paged_attention, verify_paged
+from replica.model_probe import probe_model, verify_paged
 from replica.model_runner import ModelRunner
 from replica.pool_sizing import num_pages
 from replica.scheduler import Scheduler
@@ -36,7 +36,6 @@ def build_engine(
     loaded = loaded or load_model(config)
     backend = choose_backend(config.attention_backend, loaded.device, loaded.dtype, config.block_size)
     shapes, reference = probe_model(loaded.model, loaded.vocab_size)
-    use_paged_attention(loaded.model)
     verify_paged(loaded.model, shapes, backend, config.block_size, loaded.vocab_size, reference)
     pool_pages = num_pages(config, shapes, loaded.dtype, loaded.device, config.block_size, loaded.max_model_len)
     pages = KVPages(shapes, pool_pages, config.block_size, loaded.dtype, loaded.device)

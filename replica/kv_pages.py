@@ -10,11 +10,15 @@ from cache.kv_cache_manager import PageCopy
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one layer stores per token: `num_kv_heads` keys of `key_dim` and values of `value_dim` numbers."""
+    """What one layer stores per token: `num_kv_heads` keys of `key_dim` and values of `value_dim` numbers.
+
+    expanded: these are latents, from which the model itself computes the keys and values that it attends to.
+    """
 
     num_kv_heads: int
     key_dim: int
     value_dim: int
+    expanded: bool = False
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
@@ -28,6 +32,7 @@ class KVPages:
     ):
         """Raises RuntimeError or OutOfMemoryError from torch where the memory is not there."""
         self.page_size = page_size
+        self.shapes = tuple(shapes)
         self._layers = [
             (
                 torch.zeros(num_pages, page_size, shape.num_kv_heads, shape.key_dim, dtype=dtype, device=device),

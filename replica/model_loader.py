@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
+from replica.config_refusals import refuse_unservable_config
 from replica.engine_config import EngineConfig
 from replica.errors import UnsupportedModel
 
 logger = logging.getLogger(__name__)
-
-_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
     device = _device(config.device)
     model_config = AutoConfig.from_pretrained(config.model)
     text_config = model_config.get_text_config()
-    refuse_batch_dependent_rope(text_config)
+    refuse_unservable_config(text_config)
     dtype = _dtype(config.dtype, model_config, device)
     model = AutoModelForCausalLM.from_pretrained(config.model, dtype=dtype, attn_implementation="eager")
     model = model.to(device).eval()
@@ -50,19 +49,6 @@ def load_model(config: EngineConfig) -> LoadedModel:
         dtype=dtype,
         device=device,
     )
-
-
-def refuse_batch_dependent_rope(text_config: Any) -> None:
-    """RoPE that looks at the longest position of the flat batch would let a long neighbour change others' keys."""
-    parameters = getattr(text_config, "rope_parameters", None) or getattr(text_config, "rope_scaling", None) or {}
-    per_layer_type = [value for value in parameters.values() if isinstance(value, dict)]
-    for rope in per_layer_type or [parameters]:
-        kind = rope.get("rope_type", rope.get("type"))
-        if kind in _BATCH_DEPENDENT_ROPE:
-            raise UnsupportedModel(
-                f"rope_type {kind!r} scales with the longest position in the batch, so a request's keys would depend "
-                "on its neighbours; only fixed RoPE types can be served"
-            )
 
 
 def _device(wanted: str) -> torch.device:

@@ -12,6 +12,8 @@ from replica.errors import UnsupportedModel
 IMPLEMENTATION = "warmlane_paged"
 _HARMLESS = {"dropout", "position_ids", "is_causal", "output_attentions", "use_cache", "cache", "cache_position"}
 
+_MEANING = {"s_aux": "attention sinks (s_aux)"}
+
 
 def paged_attention_forward(
     module: torch.nn.Module,
@@ -26,20 +28,20 @@ def paged_attention_forward(
     softcap: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function of every layer. query: [1, num_heads, num_tokens, head_dim], key and value likewise; they
-    are in the pages already. Returns [1, num_tokens, num_heads, head_dim].
+    """The attention function of every layer. query: [1, num_heads, num_tokens, head_dim]; key and value are what
+    `PagedStep.update` returned or what the layer made of it. Returns [1, num_tokens, num_heads, head_dim].
 
     Raises UnsupportedModel for an option that would change the result and that no backend knows (attention sinks, a
     mask or a bias of the model's own).
     """
     unknown = {name for name, given in options.items() if given is not None and given is not False} - _HARMLESS
     if attention_mask is not None or unknown:
-        what = ", ".join(sorted(unknown)) or "a mask of its own"
+        what = ", ".join(_MEANING.get(name, name) for name in sorted(unknown)) or "a mask of its own"
         raise UnsupportedModel(f"its attention needs {what}, which paged attention does not offer")
     if not hasattr(module, "layer_idx"):
         raise UnsupportedModel("its attention layers do not know their index")
     layer = LayerOptions(query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap)
-    return paged_step.attend(module.layer_idx, query[0].transpose(0, 1), layer).unsqueeze(0), None
+    return paged_step.attend(module.layer_idx, query[0].transpose(0, 1), key, value, layer).unsqueeze(0), None
 
 
 def register() -> None:

@@ -4,15 +4,19 @@ from functools import cache
 
 import pytest
 
+from replica.kv_pages import LayerShape
+from replica.model_probe import probe_model
 from tests.replica.tiny_models import (
     BLOCK_SIZE,
     FAMILIES,
+    VOCAB_SIZE,
     answered_prompt,
     generate,
     greedy,
     reference_model,
     run,
     tiny_engine,
+    tiny_model,
 )
 
 LENGTHS = (1, 7, 16, 33, 50)
@@ -102,3 +106,11 @@ def test_an_answer_becomes_part_of_the_next_prompt(family: str) -> None:
     # The last generated token was never computed, so its block is not there.
     reusable = (len(prompts[2]) + len(answers[2]) - 1) // BLOCK_SIZE * BLOCK_SIZE
     assert engine.counters.num_hit_tokens == reusable
+
+
+@pytest.mark.parametrize("family", ["DeepseekV2", "DeepseekV3"])
+def test_latent_attention_keeps_latents_in_its_pages(family: str) -> None:
+    """One latent and one rotary key a token, whatever the number of heads."""
+    shapes, _ = probe_model(tiny_model(family), VOCAB_SIZE)
+    assert shapes == [LayerShape(num_kv_heads=1, key_dim=16, value_dim=8, expanded=True)] * 2
+    assert not any(shape.expanded for shape in probe_model(tiny_model("Llama"), VOCAB_SIZE)[0])

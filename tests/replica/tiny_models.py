@@ -43,6 +43,19 @@ _BASE: dict[str, Any] = {
     "tie_word_embeddings": False,  # a random model with tied embeddings only repeats its last token
 }
 _GEMMA: dict[str, Any] = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": SLIDING_WINDOW}
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {},
@@ -59,6 +72,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Granite": {"attention_multiplier": 0.2, "residual_multiplier": 0.7, "embedding_multiplier": 2.0},
     "GPTNeoX": {"rotary_pct": 0.5},
     "SmolLM3": {"no_rope_layer_interval": 2},
+    "GPT2": {"n_inner": 64},
+    # Multi-head latent attention: the cache holds latents, from which the layer computes keys and values.
+    "DeepseekV2": {**_LATENT, "q_lora_rank": None},
+    "DeepseekV3": {**_LATENT, "q_lora_rank": 24},
 }
 """Family (transformers' class prefix) -> what its config has beyond the common sizes."""
 
