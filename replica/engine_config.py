@@ -9,8 +9,10 @@ class EngineConfig:
 
     dtype: "auto" is the checkpoint's on a GPU and float32 on a CPU. device: "auto", "cpu" or "cuda".
     max_model_len: tokens of prompt and answer together; None is the model's own window.
-    block_size: tokens of a hash block and (with these backends) of a page.
-    num_blocks, kv_memory_bytes: size of the pool; blocks win over bytes, bytes over what memory allows.
+    block_size: tokens of a hash block, the grain of matching. page_size: tokens of a physical page, a multiple of it;
+    None is the smallest that the attention backend takes.
+    num_blocks, kv_memory_bytes: size of the pool (num_blocks counts pages); blocks win over bytes, bytes over what
+    memory allows.
     memory_fraction: share of the free memory that the pool may take where neither is given.
     max_num_seqs: requests that run at once. max_num_batched_tokens: the token budget of a step.
     max_waiting_requests, max_waiting_tokens: beyond these a request is refused (HTTP 429).
@@ -24,6 +26,7 @@ class EngineConfig:
     attention_backend: str = "auto"
     max_model_len: int | None = None
     block_size: int = 16
+    page_size: int | None = None
     num_blocks: int | None = None
     kv_memory_bytes: int | None = None
     memory_fraction: float = 0.5
@@ -45,6 +48,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise ValueError(f"{name} must be between {low} and {high}, got {value}")
+        if self.page_size is not None and (self.page_size < 1 or self.page_size % self.block_size):
+            raise ValueError(f"page_size must be a multiple of block_size ({self.block_size}), got {self.page_size}")
         if not 0.0 < self.memory_fraction <= 1.0:
             raise ValueError(f"memory_fraction must be above 0 and at most 1, got {self.memory_fraction}")
         if not 0.0 <= self.watermark < 0.5:

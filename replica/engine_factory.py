@@ -34,16 +34,20 @@ def build_engine(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     loaded = loaded or load_model(config)
-    backend = choose_backend(config.attention_backend, loaded.device, loaded.dtype, config.block_size)
+    backend, page_size = choose_backend(
+        config.attention_backend, loaded.device, loaded.dtype, config.block_size, config.page_size
+    )
     shapes, reference = probe_model(loaded.model, loaded.vocab_size)
-    verify_paged(loaded.model, shapes, backend, config.block_size, loaded.vocab_size, reference)
-    pool_pages = num_pages(config, shapes, loaded.dtype, loaded.device, config.block_size, loaded.max_model_len)
-    pages = KVPages(shapes, pool_pages, config.block_size, loaded.dtype, loaded.device)
+    verify_paged(loaded.model, shapes, backend, page_size, loaded.vocab_size, reference)
+    pool_pages = num_pages(config, shapes, loaded.dtype, loaded.device, page_size, loaded.max_model_len)
+    pages = KVPages(shapes, pool_pages, page_size, loaded.dtype, loaded.device)
     logger.info(
-        "engine ready: %s attention, %d blocks of %d tokens, window %d", backend.name, pool_pages, config.block_size,
+        "engine ready: %s attention, %d pages of %d tokens, window %d", backend.name, pool_pages, page_size,
         loaded.max_model_len,
     )  # fmt: skip
-    manager = KVCacheManager(pool_pages, config.block_size, prefix_caching=config.prefix_caching)
+    manager = KVCacheManager(
+        pool_pages, config.block_size, page_size // config.block_size, prefix_caching=config.prefix_caching
+    )
     scheduler = Scheduler(
         manager,
         hasher,

@@ -1,6 +1,6 @@
 """Random lives of requests in one engine: whatever the mixture, each answer is the one it gets alone, cold."""
 
-from functools import lru_cache
+from functools import cache
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -10,13 +10,13 @@ from cache.events import BlocksRemoved, BlocksStored
 from replica.errors import RequestRefused
 from replica.messages import FinishReason, GenerateRequest
 from replica.sampling_params import SamplingParams
-from tests.replica.tiny_models import greedy, random_prompt, run, tiny_engine
+from tests.replica.tiny_models import BLOCK_SIZE, greedy, random_prompt, run, tiny_engine
 
 EOS = 7
 SHARED = [random_prompt(length, seed=length) for length in (3, 8, 9, 17, 24)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def alone(prompt: tuple[int, ...]) -> tuple[int, ...]:
     """24 greedy tokens without cache and company; every shorter answer is a beginning of it."""
     return tuple(run(tiny_engine(prefix_caching=False, num_blocks=64), [greedy(prompt, 24)])[0])
@@ -33,13 +33,15 @@ def expected_tokens(request: GenerateRequest) -> tuple[int, ...]:
 class EngineMachine(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(14, 40),
+        blocks_per_page=st.sampled_from([1, 1, 2, 4]),
         budget=st.integers(4, 40),
         caching=st.sampled_from([True, True, True, False]),
         watermark=st.sampled_from([0.0, 0.1]),
     )
-    def start(self, num_blocks: int, budget: int, caching: bool, watermark: float) -> None:
+    def start(self, num_blocks: int, blocks_per_page: int, budget: int, caching: bool, watermark: float) -> None:
         self.engine = tiny_engine(
-            num_blocks=num_blocks,
+            num_blocks=num_blocks // blocks_per_page,
+            page_size=blocks_per_page * BLOCK_SIZE,
             max_num_batched_tokens=budget,
             max_num_seqs=min(4, budget),
             prefix_caching=caching,
