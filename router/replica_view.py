@@ -6,7 +6,8 @@ from cache.wire import ReplicaLoad
 
 HEARTBEAT_MAX_AGE_SECONDS = 2.0
 """An older heartbeat tells nothing about now: then only what this router itself has out there counts."""
-RECENT_HALF_LIFE_SECONDS = 60.0
+RECENT_HALF_LIFE_SECONDS = 600.0
+"""Longer than the pauses of people and agents, or paced traffic would look like none (C7)."""
 MAX_CHANGES = 20_000
 
 

@@ -1,11 +1,15 @@
 """The replicas that Ray runs right now, as far as this process knows."""
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 Listener = TypeVar("Listener")
+Value = TypeVar("Value")
+
+logger = logging.getLogger(__name__)
 
 
 class RunningSet:
@@ -46,7 +50,7 @@ class RunningSet:
         with self._lock:
             self.fallbacks[reason] += 1
             for listener in self._fallback_listeners:
-                listener(reason)
+                _tell(listener, reason)
 
     def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
         """Calls `listener` with the new set on every change, in the writer's thread. Returns what ends it."""
@@ -72,7 +76,15 @@ class RunningSet:
         if replicas != self._replicas:
             self._replicas = replicas
             for listener in self._listeners:
-                listener(replicas)
+                _tell(listener, replicas)
+
+
+def _tell(listener: Callable[[Value], None], value: Value) -> None:
+    """A listener that fails must not fail Ray's router (C38)."""
+    try:
+        listener(value)
+    except Exception:
+        logger.exception("a listener of the running set failed")
 
 
 RUNNING_SET = RunningSet()

@@ -34,8 +34,9 @@ class ExpectedFinishPolicy(Policy):
     C10), nothing switches affinity off for all (C2), and without any hit only load decides (C1, C8). `work` keeps the
     siblings of a cold prefix together while its first request is still computing it (C12, 50); `decode` lets a shared
     prompt spread over the replicas as soon as requests run (23); `recent` does the same for traffic so paced that
-    nothing is ever in flight, and for a replica that has just joined (C7, C13). With a weight of `recent` below 1 one
-    session alone never moves: what was computed for it of late is less than another replica would compute again.
+    nothing is ever in flight, and for a replica that has just joined (C7, C13). While the weight of `recent` is below
+    1 + `work`, one session alone never moves: what was computed for it of late is no more than what another replica
+    would have to compute again, and that counts 1 + `work` times.
     """
 
     name = "expected_finish"
@@ -45,7 +46,7 @@ class ExpectedFinishPolicy(Policy):
             "work": 1.0,
             "stall": 0.05,
             "decode": 1.0,
-            "recent": 0.5,
+            "recent": 1.0,
             "new_tokens": 64.0,  # of an answer, at most: what a client allows is rarely used up
             "batch_base": 4.0,  # a decode step of one request costs as much as so many more requests add
             "margin": 0.02,  # scores closer than this share of the lowest are equal

@@ -1,0 +1,99 @@
+"""Who is taken for dead, and when a stream counts as broken."""
+
+from cache.wire import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration, key_digest
+from router.followed_stream import MAX_RESYNC_SECONDS, MIN_RESYNC_SECONDS, FollowedStream
+from router.index_mirror import SlotStats
+from router.ladder import STALE_BOUND_SECONDS
+from router.membership import GRACE_SECONDS, Membership
+
+
+def registration(replica_id: str, incarnation: str = "1", started_at: float = 1.0) -> ReplicaRegistration:
+    return ReplicaRegistration(replica_id, incarnation, bytes(16), 16, 100, started_at)
+
+
+A, B = registration("a"), registration("b")
+BOTH = {"a/1": A, "b/1": B}
+
+
+def test_one_lease_that_ends_while_another_is_renewed_is_a_death() -> None:
+    membership = Membership()
+    assert membership.update(BOTH, set(), 0.0) == []
+    assert membership.update({"b/1": B}, set(), 1.0) == []
+    assert membership.update({"b/1": B}, set(), 1.0 + GRACE_SECONDS) == [A]
+    assert set(membership.registrations) == {"b/1"}
+
+
+def test_a_replica_that_comes_back_within_the_grace_stays() -> None:
+    membership = Membership()
+    membership.update(BOTH, set(), 0.0)
+    membership.update({"b/1": B}, set(), 1.0)
+    membership.update(BOTH, set(), 1.2)
+    assert membership.update({"b/1": B}, set(), 1.0 + GRACE_SECONDS) == []
+
+
+def test_c23_all_leases_gone_at_once_is_the_stores_trouble() -> None:
+    membership = Membership()
+    membership.update(BOTH, set(), 0.0)
+    assert membership.update({}, set(), 1.0) == []
+    assert membership.update({}, set(), STALE_BOUND_SECONDS) == []
+    assert len(membership.update({}, set(), 1.0 + STALE_BOUND_SECONDS)) == 2
+
+
+def test_a_tombstone_is_believed_at_once() -> None:
+    membership = Membership()
+    membership.update(BOTH, set(), 0.0)
+    assert membership.update({"b/1": B}, {"a/1"}, 0.1) == [A]
+
+
+def test_42_c19_of_two_incarnations_the_later_one_counts() -> None:
+    membership = Membership()
+    membership.update(BOTH, set(), 0.0)
+    second = registration("a", "2", started_at=2.0)
+    assert membership.update({**BOTH, "a/2": second}, set(), 0.1) == [A]
+    assert membership.registrations["a/2"] == second
+    assert membership.update({**BOTH, "a/2": second}, set(), 0.2) == []
+    assert set(membership.registrations) == {"a/2", "b/1"}
+
+
+def heartbeat(seq: int, keys: list[bytes] | None = None) -> ReplicaHeartbeat:
+    return ReplicaHeartbeat(ReplicaLoad(), seq, key_digest(keys or []), len(keys or []))
+
+
+def test_c21_batches_are_applied_in_order_or_not_at_all() -> None:
+    stream = FollowedStream.from_snapshot(A, seq=4, now=0.0)
+    assert stream.accepts(EventBatch(5, ()))
+    assert not stream.accepts(EventBatch(7, ()))
+    assert not stream.accepts(EventBatch(6, ()))  # too late: what came between is unknown
+    assert stream.broken
+    assert stream.seq == 5
+
+
+def test_c21_batches_that_never_come_are_noticed_by_the_second_heartbeat() -> None:
+    stream = FollowedStream.from_snapshot(A, seq=4, now=0.0)
+    assert not stream.lost_batches(heartbeat(4))
+    assert not stream.lost_batches(heartbeat(6))
+    assert stream.accepts(EventBatch(5, ()))
+    assert not stream.lost_batches(heartbeat(6))  # moving
+    assert stream.lost_batches(heartbeat(6))
+
+
+def test_c20_drift_is_only_judged_at_the_same_sequence_number() -> None:
+    keys = [bytes([n] * 16) for n in range(3)]
+    stream = FollowedStream.from_snapshot(A, seq=4, now=0.0)
+    right = SlotStats(key_digest(keys), 3)
+    assert stream.drift(heartbeat(4, keys), right) == 0
+    assert stream.drift(heartbeat(5, keys), SlotStats()) == 0
+    assert stream.drift(heartbeat(4, keys), SlotStats(key_digest(keys[:1]), 1)) == 2
+    assert stream.drift(heartbeat(4, keys), SlotStats(key_digest(keys) ^ 1, 3)) == 1
+    assert stream.drift(heartbeat(4, keys), SlotStats(0, 0, num_refused=1)) == 0
+
+
+def test_resyncs_that_bring_nothing_new_become_rare() -> None:
+    stream = FollowedStream.from_snapshot(A, seq=4, now=0.0)
+    waits = []
+    for _ in range(8):
+        stream = FollowedStream.from_snapshot(A, seq=4, now=0.0, before=stream)
+        waits.append(stream.resync_at)
+    assert waits[0] == 2 * MIN_RESYNC_SECONDS
+    assert waits[-1] == MAX_RESYNC_SECONDS
+    assert FollowedStream.from_snapshot(A, seq=5, now=0.0, before=stream).resync_at == MIN_RESYNC_SECONDS
