@@ -58,13 +58,14 @@ class ClusterClient:
             time.sleep(0.05)
 
     def wait_idle(self, timeout_seconds: float = 30.0) -> MetricsSnapshot:
-        """Until no engine holds a request or a page for one. Returns the metrics that say so."""
+        """Until no engine holds a request or a page, and the router no load, for one. Returns the metrics of then."""
 
         def idle() -> MetricsSnapshot | None:
             now = self.metrics()
-            return None if is_busy(now) else now
+            reservations = self.http.get("/debug/router").json()["open_reservations"]
+            return None if is_busy(now) or reservations else now
 
-        return self.wait_until(idle, "no request runs or waits and no page is active", timeout_seconds)
+        return self.wait_until(idle, "no request, no active page and no reservation is left", timeout_seconds)
 
 
 def is_busy(now: MetricsSnapshot) -> bool:

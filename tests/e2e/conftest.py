@@ -9,6 +9,7 @@ import pytest
 
 from cluster.lab.cluster_process import ClusterProcess
 from cluster.model_store import resolve_model
+from tests.e2e import fatal_request
 from tests.e2e.cluster_client import ClusterClient
 
 # Few requests at once, so that a test can fill the engines and see others wait.
@@ -30,7 +31,8 @@ def model_dir() -> Path:
 @pytest.fixture(scope="session")
 def cluster_process(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     """`warmlane serve` as a user starts it. Fails the session when stopping it leaves a process behind."""
-    process = ClusterProcess(SERVE_ARGUMENTS, output_path=tmp_path_factory.mktemp("cluster") / "serve.log")
+    output_path = tmp_path_factory.mktemp("cluster") / "serve.log"
+    process = ClusterProcess(SERVE_ARGUMENTS, output_path=output_path, env=fatal_request.ENVIRONMENT)
     try:
         process.start()
         process.wait_ready(timeout_seconds=240.0)

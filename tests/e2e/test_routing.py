@@ -9,6 +9,7 @@ import pytest
 from cluster.lab.conversations import load_conversations
 from cluster.lab.metrics_snapshot import MetricsSnapshot
 from tests.e2e.cluster_client import BLOCK_SIZE, ClusterClient, cacheable_tokens
+from tests.e2e.fatal_request import FATAL_NEW_TOKENS, FATAL_PROMPT_TOKENS
 
 
 def decided(grown: MetricsSnapshot) -> dict[str, float]:
@@ -65,6 +66,24 @@ def test_case_1_ingress_and_both_replicas_compute_the_same_block_keys(
         answer = cluster.complete(prompt, max_tokens=1)
         assert (answer.outcome, answer.replica) == ("warm", before.replica)
         assert answer.predicted_hit_tokens == answer.cached_tokens == cacheable_tokens(256)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_case_c38_a_policy_that_raises_delays_nobody(
+    stream: bool, cluster: ClusterClient, unseen_prompt: Callable[[int], list[int]]
+) -> None:
+    """An exception in Ray's router would be logged and the request would hang; ours falls back and counts it."""
+    before = cluster.metrics()
+    body = cluster.completion_body(
+        unseen_prompt(FATAL_PROMPT_TOKENS), max_tokens=FATAL_NEW_TOKENS, ignore_eos=True, stream=stream
+    )
+    response = cluster.http.post("/v1/completions", json=body)
+    assert response.status_code == 200
+    assert response.headers["x-warmlane-decision-outcome"] == "fallback"
+    grown = cluster.metrics().since(before)
+    assert decided(grown) == {"fallback": 1}
+    assert grown.total("warmlane_route_fallbacks_total", reason="policy") == 1
+    assert grown.total("warmlane_requests_total", finish_reason="length") == 1
 
 
 def test_another_salt_is_another_prompt(cluster: ClusterClient, unseen_prompt: Callable[[int], list[int]]) -> None:
