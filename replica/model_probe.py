@@ -85,19 +85,28 @@ def probe_model(model: PreTrainedModel, vocab_size: int) -> tuple[list[LayerShap
 
     Returns each layer's shape and the reference logits. Raises UnsupportedModel with the cause.
     """
-    refuse_unservable_config(model.config.get_text_config())
+    _explained(model.set_attn_implementation, "eager")  # one that was served before may be probed again
+    with torch.inference_mode():
+        reference = _explained(model, input_ids=_probe_ids(vocab_size, model.device), use_cache=False).logits
+    return witness_layers(model, vocab_size), reference
+
+
+def witness_layers(model: PreTrainedModel, vocab_size: int) -> list[LayerShape]:
+    """What each layer stores per token; computes nothing, so a model on torch's meta device will do.
+
+    Raises UnsupportedModel with the cause. The model is on paged attention from here on.
+    """
+    text_config = model.config.get_text_config()
+    refuse_unservable_config(text_config)
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         raise UnsupportedModel("it computes the logits of all tokens of a step (its forward has no logits_to_keep)")
-    _explained(model.set_attn_implementation, "eager")  # one that was served before may be probed again
-    ids = _probe_ids(vocab_size, model.device)
+    use_paged_attention(model)
+    witness = _LayerWitness()
+    positions = torch.arange(_NUM_TOKENS, device=model.device).unsqueeze(0)
+    arguments = {cache_argument(model): witness, "paged_step": witness, "position_ids": positions}
     with torch.inference_mode():
-        reference = _explained(model, input_ids=ids, use_cache=False).logits
-        use_paged_attention(model)
-        witness = _LayerWitness()
-        positions = torch.arange(_NUM_TOKENS, device=model.device).unsqueeze(0)
-        arguments = {cache_argument(model): witness, "paged_step": witness, "position_ids": positions}
-        _explained(model, input_ids=ids[:1], **arguments)
-    return witness.shapes(model.config.get_text_config()), reference
+        _explained(model, input_ids=_probe_ids(vocab_size, model.device)[:1], **arguments)
+    return witness.shapes(text_config)
 
 
 def verify_paged(
