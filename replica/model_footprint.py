@@ -31,8 +31,8 @@ def model_footprint(model_dir: str, dtype_name: str) -> ModelFootprint:
     where its config cannot be read."""
     dtype = getattr(torch, dtype_name)
     config = AutoConfig.from_pretrained(model_dir)
-    with torch.device("meta"):  # in float32, for which every model's layers have a kernel; shapes are the same
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.device("meta"):  # in the one dtype that the meta kernels of all layers take; shapes are the same
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     shapes = witness_layers(model, config.get_text_config().vocab_size)
     return ModelFootprint(
