@@ -1,6 +1,7 @@
 """The cache object that a transformers model sees during one step."""
 
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 
@@ -31,7 +32,7 @@ class PagedStep:
         if not self._pages.shapes[layer_idx].expanded:
             return key, value
         keys, values = self._pages.layer(layer_idx)
-        page_ids = torch.cat(self._own_pages())
+        page_ids = torch.cat(self._own_pages)
         return _side_by_side(keys[page_ids]), _side_by_side(values[page_ids])
 
     def attend(
@@ -43,8 +44,9 @@ class PagedStep:
             keys, values = self._pages.layer(layer_idx)
             return self._backend.attend(query, keys, values, self._layout, options)
         keys, values = self._as_pages(key), self._as_pages(value)
-        return self._backend.attend(query, keys, values, self._expanded_layout(), options)
+        return self._backend.attend(query, keys, values, self._expanded_layout, options)
 
+    @cached_property
     def _own_pages(self) -> list[torch.Tensor]:
         """Each request's pages as far as they hold tokens."""
         page_size, layout = self._pages.page_size, self._layout
@@ -55,8 +57,9 @@ class PagedStep:
         """[1, num_kv_heads, num_pages * page_size, head_dim] -> [num_pages, page_size, num_kv_heads, head_dim]."""
         return states[0].transpose(0, 1).unflatten(0, (-1, self._pages.page_size)).contiguous()
 
+    @cached_property
     def _expanded_layout(self) -> BatchLayout:
-        lengths = [len(table) for table in self._own_pages()]
+        lengths = [len(table) for table in self._own_pages]
         order = torch.arange(sum(lengths), device=self._layout.slots.device)
         return replace(self._layout, page_tables=tuple(order.split(lengths)))
 
