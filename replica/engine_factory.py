@@ -6,11 +6,13 @@ import torch
 
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
-from replica.attention.choice import choose_backend
+from replica.attention.backend import AttentionBackend
+from replica.attention.choice import backend_candidates
 from replica.engine import Engine
 from replica.engine_config import EngineConfig
 from replica.engine_observer import EngineObserver
-from replica.kv_pages import KVPages
+from replica.errors import UnsupportedModel
+from replica.kv_pages import KVPages, LayerShape
 from replica.model_loader import LoadedModel, load_model
 from replica.model_probe import probe_model, verify_paged
 from replica.model_runner import ModelRunner
@@ -34,11 +36,7 @@ def build_engine(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     loaded = loaded or load_model(config)
-    backend, page_size = choose_backend(
-        config.attention_backend, loaded.device, loaded.dtype, config.block_size, config.page_size
-    )
-    shapes, reference = probe_model(loaded.model, loaded.vocab_size)
-    verify_paged(loaded.model, shapes, backend, page_size, loaded.vocab_size, reference)
+    shapes, backend, page_size = _verified_backend(config, loaded)
     pool_pages = num_pages(config, shapes, loaded.dtype, loaded.device, page_size, loaded.max_model_len)
     pages = KVPages(shapes, pool_pages, page_size, loaded.dtype, loaded.device)
     logger.info(
@@ -64,3 +62,24 @@ def build_engine(
         max_waiting_tokens=config.max_waiting_tokens,
         observer=observer,
     )
+
+
+def _verified_backend(config: EngineConfig, loaded: LoadedModel) -> tuple[list[LayerShape], AttentionBackend, int]:
+    """What each layer stores, the best attention backend that serves this model right, and the tokens of its pages.
+
+    Raises UnsupportedModel with the last backend's cause where none does.
+    """
+    candidates = backend_candidates(
+        config.attention_backend, loaded.device, loaded.dtype, config.block_size, config.page_size
+    )
+    shapes, reference = probe_model(loaded.model, loaded.vocab_size)
+    for backend, page_size in candidates:
+        try:
+            verify_paged(loaded.model, shapes, backend, page_size, loaded.vocab_size, reference)
+        except UnsupportedModel as error:
+            if backend is candidates[-1][0]:
+                raise
+            logger.warning("attention backend %s does not suit this model: %s", backend.name, error)
+        else:
+            return shapes, backend, page_size
+    raise ValueError("no attention backend can run here")
