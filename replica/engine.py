@@ -169,7 +169,16 @@ class Engine:
                 self.scheduler.commit(plan)
                 chunks += [self._take_token(*pair) for pair in zip(sampling, tokens, strict=True)]
         self._tell_events()
+        if not self.has_work:
+            self._check_idle()
         return chunks
+
+    def _check_idle(self) -> None:
+        """Nobody runs, so nobody may hold a page (A19). Counted and logged, because the engine can go on."""
+        num_held = self.manager.pool.num_active
+        if num_held > self.counters.num_leaked_pages:
+            logger.error("%d pages are held although no request runs", num_held)
+            self.counters.num_leaked_pages = num_held
 
     def reset_prefix_cache(self) -> None:
         """Forgets all cached pages; requests that run keep theirs."""

@@ -9,11 +9,13 @@ from replica.messages import FinishReason
 class EngineCounters:
     """Every number only grows. Token numbers of a request are counted once, at its first admission.
 
-    num_computed_positions: positions that went through the model, whatever for.
+    num_computed_positions: positions that went through the model, whatever for. num_leaked_pages: the most pages that
+    were ever held while nothing ran; not 0 is a fault of the engine (A19).
     """
 
     num_steps: int = 0
     num_failed_steps: int = 0
+    num_leaked_pages: int = 0
     num_computed_positions: int = 0
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0

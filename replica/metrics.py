@@ -91,6 +91,7 @@ class EngineMetrics(EngineObserver, Collector):
             ("preemptions", "Requests thrown out for want of pages", scheduler.num_preemptions),
             ("engine_steps", "Engine steps", counters.num_steps),
             ("engine_failed_steps", "Engine steps that raised", counters.num_failed_steps),
+            ("leaked_pages", "Pages held while nothing ran: a fault", counters.num_leaked_pages),
         ):
             yield self._family(CounterMetricFamily, name, text, {(): value})
         yield self._family(

@@ -42,7 +42,7 @@ def finish(engine: Engine) -> dict[str, TokenChunk]:
 
 def assert_idle(engine: Engine) -> None:
     """Everything is back: no pages held, no bookkeeping left (A13, A15, A19)."""
-    assert engine.manager.pool.num_active == 0
+    assert engine.manager.pool.num_active == engine.counters.num_leaked_pages == 0
     assert not engine.scheduler.waiting
     assert not engine.scheduler.running
     leftovers = {name: value for name, value in vars(engine).items() if isinstance(value, dict) and value}
@@ -381,3 +381,11 @@ def test_large_pages_hit_at_the_grain_of_a_hash_block(page_size: int) -> None:
     assert engine.counters.num_hit_tokens == 2 * 11 * B
     assert run(engine, [greedy(prompt, 6) for prompt in prompts]) == expected
     assert_idle(engine)
+
+
+def test_a19_pages_held_while_nothing_runs_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    engine = tiny_engine()
+    engine.manager.admit("nobody", engine.manager.match([], 9), 9)
+    run(engine, [greedy([1, 2, 3], 2)])
+    assert engine.counters.num_leaked_pages == 3
+    assert "3 pages are held although no request runs" in caplog.text
