@@ -34,9 +34,15 @@ class DecisionMaker:
         self._last_resort = PowerOfTwoPolicy()
 
     def decide(
-        self, request: RouteRequest, policy: Policy, replica_ids: frozenset[str], rung: Rung, now: float
+        self,
+        request: RouteRequest,
+        policy: Policy,
+        replica_ids: frozenset[str],
+        rung: Rung,
+        now: float,
+        sent: bool = True,
     ) -> Decision:
-        """replica_ids: at least one."""
+        """replica_ids: at least one. sent: whether the request will go there, so that the policy remembers it."""
         started = time.perf_counter()
         num_tokens, block_size = len(request.token_ids), self._hasher.block_size
         keys = self._hash(request)
@@ -44,7 +50,10 @@ class DecisionMaker:
         hashed = time.perf_counter()
         views = self._state.views(self._state.usable(replica_ids, now), usable, block_size, now, rung)
         looked_up = time.perf_counter()
-        choice, rung, fell_back = self._choose(policy, request, views, keys, rung, now)
+        shape = self._shape(request, keys)
+        choice, rung, fell_back = self._choose(policy, shape, request, views, rung, now)
+        if sent:
+            self._remember(policy, shape, choice.replica_id, views, now)
         chosen = next(view for view in views if view.replica_id == choice.replica_id)
         reachable = max(view.hit_tokens for view in views)
         ended = time.perf_counter()
@@ -74,20 +83,37 @@ class DecisionMaker:
         except (OverflowError, TypeError, ValueError):  # ids that no vocabulary has; the engine refuses them (19)
             return []
 
+    def _shape(self, request: RouteRequest, keys: Sequence[BlockKey]) -> RequestShape:
+        num_tokens = len(request.token_ids)
+        return RequestShape(
+            num_tokens,
+            max(0, min(request.max_new_tokens, self._max_model_len - num_tokens)),
+            keys,
+            self._hasher.block_size,
+            request.session_id,
+        )
+
+    def _remember(
+        self, policy: Policy, shape: RequestShape, replica_id: str, views: Sequence[ReplicaView], now: float
+    ) -> None:
+        try:
+            policy.on_sent(shape, replica_id, views, now)
+        except Exception:  # the request goes out all the same (C38)
+            logger.exception("policy %s failed to remember a request", policy.name)
+            self._on_policy_failure()
+
     def _choose(
         self,
         policy: Policy,
+        shape: RequestShape,
         request: RouteRequest,
         views: Sequence[ReplicaView],
-        keys: Sequence[BlockKey],
         rung: Rung,
         now: float,
     ) -> tuple[PolicyChoice, Rung, bool]:
         """The choice, the rung that made it, and whether that was not the policy."""
-        num_tokens = len(request.token_ids)
-        shape = RequestShape(num_tokens, max(0, min(request.max_new_tokens, self._max_model_len - num_tokens)))
         blind = policy.uses_index and rung >= Rung.RENDEZVOUS and not any(view.hit_tokens for view in views)
-        if blind and (affinity := _affinity(request, keys)):
+        if blind and (affinity := _affinity(request, shape.block_keys)):
             chosen = rendezvous_choice(affinity, views)
             return PolicyChoice(chosen.replica_id, "no index: rendezvous hash of the prefix"), Rung.RENDEZVOUS, True
         if not blind:

@@ -112,7 +112,7 @@ class PrefixRouter:
 
         exclude: replica ids that this request must not go to. Raises NoReplicas.
         """
-        decision = self._decide(request, exclude)
+        decision = self._decide(request, exclude, sent=True)
         prefill_tokens = decision.num_tokens - decision.predicted_hit_tokens
         self._state.reserve(request.request_id, decision.replica_id, prefill_tokens, decision.block_keys, self._clock())
         self.log.add(decision)
@@ -121,7 +121,7 @@ class PrefixRouter:
 
     def explain(self, request: RouteRequest) -> Decision:
         """What `route` would decide now; reserves and counts nothing. Raises NoReplicas."""
-        return self._decide(request, frozenset())
+        return self._decide(request, frozenset(), sent=False)
 
     def first_token(self, request_id: str) -> None:
         """The answer has begun: its prefill is done. Harmless for a request that is unknown or ended."""
@@ -134,6 +134,7 @@ class PrefixRouter:
     def replica_failed(self, replica_id: str) -> None:
         """A replica died or answered with nonsense: nothing is warm there from here on, and other routers are told."""
         self._state.fail(replica_id, self._clock())
+        self._policy.forget(replica_id)
         if self._follower is not None:
             self._follower.replica_failed(replica_id)
 
@@ -155,14 +156,14 @@ class PrefixRouter:
             "replicas": self._state.describe(now),
         }
 
-    def _decide(self, request: RouteRequest, exclude: frozenset[str]) -> Decision:
+    def _decide(self, request: RouteRequest, exclude: frozenset[str], sent: bool) -> Decision:
         now = self._clock()
         running = self._running_set.replicas
         self._state.tend(running, now)
         candidates = running - exclude  # what runs now, whatever the index remembers (C18)
         if not candidates:
             raise NoReplicas("no replica is running" if not running else "every running replica was excluded")
-        return self._maker.decide(request, self._policy, candidates, self._current_rung(now), now)
+        return self._maker.decide(request, self._policy, candidates, self._current_rung(now), now, sent)
 
     def _current_rung(self, now: float) -> Rung:
         rung = rung_of(self._state.last_synced, now)

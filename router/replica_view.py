@@ -20,6 +20,7 @@ class ReplicaView:
     recent_prefill_tokens: prompt tokens sent there of late and no longer queued, decaying. Survives between requests,
       so that paced traffic, which finds nothing in flight at any decision, is spread too (C7).
     prefill_tokens_per_second, decode_step_seconds: the replica's measurements, 0 where it has none.
+    num_blocks, num_active_blocks: KV blocks it has, and those that running requests hold; 0 where nobody told.
     """
 
     replica_id: str
@@ -30,10 +31,17 @@ class ReplicaView:
     recent_prefill_tokens: float = 0.0
     prefill_tokens_per_second: float = 0.0
     decode_step_seconds: float = 0.0
+    num_blocks: int = 0
+    num_active_blocks: int = 0
 
     @property
     def num_in_flight(self) -> int:
         return self.num_running + self.num_waiting
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV blocks that running requests hold, 0 to 1."""
+        return self.num_active_blocks / self.num_blocks if self.num_blocks else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,7 @@ class LoadTracker:
     def view(self, replica_id: str, hit_tokens: int, now: float) -> ReplicaView:
         waiting, running, tokens = self._own
         base = self._heartbeat
+        num_active_blocks = 0
         if now - self._measured_at <= HEARTBEAT_MAX_AGE_SECONDS:
             since = self._since
             running = max(0, base.num_running + sum(change.running for change in since))
@@ -106,6 +115,7 @@ class LoadTracker:
             tokens = base.queued_prefill_tokens + self._others[1] + sum(change.prefill_tokens for change in since)
             # A request whose way into the engine takes long is in no heartbeat, and in flight all the same (C5).
             waiting = max(waiting, self._own[0] + self._own[1] - running)
+            num_active_blocks = max(0, base.num_blocks - base.num_free_blocks)
         return ReplicaView(
             replica_id=replica_id,
             hit_tokens=hit_tokens,
@@ -115,4 +125,6 @@ class LoadTracker:
             recent_prefill_tokens=max(0.0, self.recent(now) - self._own[2]),
             prefill_tokens_per_second=base.prefill_tokens_per_second,
             decode_step_seconds=base.decode_step_seconds,
+            num_blocks=base.num_blocks,
+            num_active_blocks=num_active_blocks,
         )

@@ -7,15 +7,22 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar
 
+from cache.block_hasher import BlockKey
 from router.replica_view import ReplicaView
 
 
 @dataclass(frozen=True, slots=True)
 class RequestShape:
-    """num_tokens: of the prompt. max_new_tokens: bound of the answer."""
+    """num_tokens: of the prompt. max_new_tokens: bound of the answer.
+
+    block_keys: of the prompt's full blocks, each of `block_size` tokens. session_id: whose prompts belong together.
+    """
 
     num_tokens: int
     max_new_tokens: int
+    block_keys: Sequence[BlockKey] = ()
+    block_size: int = 16
+    session_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,8 @@ class PolicyChoice:
 class Policy(ABC):
     """Synchronous, no I/O; clock and random generator come from the caller, so a policy can be simulated and replayed.
 
+    `choose` decides and `on_sent` remembers: whoever only asks (an explanation) changes nothing. What a policy
+    remembers is bounded (C22, 45).
     uses_index: whether it looks at hits. A policy that does not is left alone when the index is away.
     """
 
@@ -52,6 +61,14 @@ class Policy(ABC):
     @abstractmethod
     def choose(self, request: RequestShape, replicas: Sequence[ReplicaView], now: float, rng: Random) -> PolicyChoice:
         """replicas: at least one, sorted by id; what is not in it does not exist (C18)."""
+
+    def on_sent(  # noqa: B027  not every policy remembers
+        self, request: RequestShape, replica_id: str, replicas: Sequence[ReplicaView], now: float
+    ) -> None:
+        """The request goes to this one of these replicas, whoever chose it; again where a retry goes elsewhere."""
+
+    def forget(self, replica_id: str) -> None:  # noqa: B027
+        """The replica failed: what was computed there is lost."""
 
 
 def lowest(scores: Mapping[str, float], replicas: Sequence[ReplicaView], margin: float, rng: Random) -> ReplicaView:

@@ -1,0 +1,86 @@
+"""What a router sent where: the approximate prefix tree of the policies that do not read an index."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from cache.block_hasher import BlockKey
+
+MAX_BLOCKS = 500_000
+"""Over all replicas. Some 75 MB at most (C22)."""
+
+
+class SentPrefixes:
+    """Per replica the blocks of the prompts sent there, least recently sent first.
+
+    A block key stands for its whole prefix, so a flat set of keys is the tree: one key is one node of `block_size`
+    tokens. The deepest block of a prompt is always older than the blocks before it, and the oldest go first; so what
+    is left of a prompt is its head, and a match can be found by halving.
+
+    Bounded over all replicas together; who sent most loses first.
+    """
+
+    def __init__(self, max_blocks: int = MAX_BLOCKS):
+        """Raises ValueError for a bound below 1."""
+        if max_blocks < 1:
+            raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
+        self._max_blocks = max_blocks
+        self._held: dict[str, dict[BlockKey, float]] = {}  # key -> when it was last sent
+        self._num_blocks = 0
+
+    def __len__(self) -> int:
+        """Blocks of all replicas."""
+        return self._num_blocks
+
+    def num_blocks(self, replica_id: str) -> int:
+        return len(self._held.get(replica_id, ()))
+
+    def depth(self, replica_id: str, keys: Sequence[BlockKey]) -> int:
+        """Leading blocks of the prompt that were sent there."""
+        held = self._held.get(replica_id)
+        if not held:
+            return 0
+        low, high = 0, len(keys)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if keys[middle - 1] in held:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def insert(self, replica_id: str, keys: Sequence[BlockKey], now: float) -> None:
+        held = self._held.setdefault(replica_id, {})
+        before = len(held)
+        for key in reversed(keys):
+            held.pop(key, None)
+            held[key] = now
+        self._num_blocks += len(held) - before
+        if self._num_blocks > self._max_blocks:
+            self._evict(self._num_blocks - self._max_blocks + self._max_blocks // 50)  # in batches: deleting the first
+            # entries of a dict one by one walks over those already deleted
+
+    def num_live_victims(self, replica_id: str, num_blocks: int, since: float) -> int:
+        """Of the `num_blocks` that would be evicted next, how many were sent since then."""
+        oldest = islice(self._held.get(replica_id, {}).values(), max(0, num_blocks))
+        return sum(sent_at >= since for sent_at in oldest)
+
+    def trim(self, replica_id: str, num_blocks: int) -> None:
+        """Drops the oldest blocks of a replica that cannot hold more than so many."""
+        held = self._held.get(replica_id, {})
+        if len(held) > num_blocks:
+            self._drop(held, len(held) - num_blocks + num_blocks // 50)
+
+    def forget(self, replica_id: str) -> None:
+        self._num_blocks -= len(self._held.pop(replica_id, ()))
+
+    def _evict(self, surplus: int) -> None:
+        while surplus > 0:
+            largest = max(self._held.values(), key=len)
+            surplus -= self._drop(largest, surplus)
+
+    def _drop(self, held: dict[BlockKey, float], count: int) -> int:
+        oldest = list(islice(held, count))
+        for key in oldest:
+            del held[key]
+        self._num_blocks -= len(oldest)
+        return len(oldest)
