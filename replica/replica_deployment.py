@@ -14,6 +14,7 @@ from replica.async_engine import AsyncEngine
 from replica.engine import Engine
 from replica.engine_config import EngineConfig
 from replica.engine_factory import build_engine
+from replica.engine_load import engine_load
 from replica.event_publisher import EventPublisher
 from replica.messages import GenerateRequest, TokenChunk
 from replica.metrics import EngineMetrics
@@ -102,14 +103,4 @@ class ReplicaDeployment:
 
 
 def replica_load(engine: Engine) -> ReplicaLoad:
-    """What routers hear of an engine; read from another thread, so single numbers may be one step apart."""
-    scheduler, pool = engine.scheduler, engine.manager.pool
-    return ReplicaLoad(
-        num_running=len(scheduler.running),
-        num_waiting=len(scheduler.waiting),
-        queued_prefill_tokens=scheduler.num_queued_prefill_tokens,
-        num_free_blocks=pool.num_free,
-        num_blocks=pool.num_pages,
-        prefill_tokens_per_second=engine.cost.prefill_tokens_per_second,
-        decode_step_seconds=engine.cost.decode_step_seconds,
-    )
+    return engine_load(engine.scheduler, engine.cost)

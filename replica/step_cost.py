@@ -21,11 +21,14 @@ class StepCost:
     decode_step_seconds: float = 0.0
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
-        num_prefill = plan.num_tokens - plan.num_decodes
+        self.observe_tokens(plan.num_tokens - plan.num_decodes, plan.num_decodes, seconds)
+
+    def observe_tokens(self, num_prefill: int, num_decodes: int, seconds: float) -> None:
+        """A step that prefilled so many tokens beside so many decoding requests."""
         if not num_prefill:
             self.decode_step_seconds = _average(self.decode_step_seconds, seconds)
         elif num_prefill >= _MIN_PREFILL_TOKENS:
-            decode_part = min(self.decode_step_seconds, seconds / 2) if plan.num_decodes else 0.0
+            decode_part = min(self.decode_step_seconds, seconds / 2) if num_decodes else 0.0
             rate = num_prefill / max(seconds - decode_part, 1e-9)
             self.prefill_tokens_per_second = _average(self.prefill_tokens_per_second, rate)
 

@@ -1,0 +1,47 @@
+"""What a simulated fleet is like."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig:
+    """num_blocks: KV blocks of each replica.
+
+    index_delay_seconds: from a change in a replica (blocks, load) until a router knows it. event_loss: share of the
+    event batches that never arrive; the router finds the gap and loads a snapshot. transit_seconds: one way between
+    ingress and replica. step_noise: standard deviation of a step's time as a share of it.
+    num_slow_replicas, slowness: so many replicas take so many times longer for a step.
+    jump: leap over decode steps in which nothing else happens; the results are the same.
+    """
+
+    num_replicas: int = 4
+    num_blocks: int = 4096
+    block_size: int = 16
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    watermark: float = 0.01
+    num_routers: int = 1
+    index_delay_seconds: float = 0.05
+    event_loss: float = 0.0
+    transit_seconds: float = 0.005
+    step_noise: float = 0.0
+    num_slow_replicas: int = 0
+    slowness: float = 1.3
+    jump: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_replicas", 1), ("num_blocks", 2), ("max_num_seqs", 1), ("num_routers", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("index_delay_seconds", "transit_seconds", "step_noise"):
+            if not getattr(self, name) >= 0.0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not 0.0 <= self.event_loss < 1.0:
+            raise ValueError(f"event_loss must be at least 0 and below 1, got {self.event_loss}")
+        if not 0 <= self.num_slow_replicas <= self.num_replicas:
+            raise ValueError(
+                f"num_slow_replicas must be between 0 and num_replicas={self.num_replicas}, "
+                f"got {self.num_slow_replicas}"
+            )
+        if not self.slowness > 0.0:
+            raise ValueError(f"slowness must be above 0, got {self.slowness}")

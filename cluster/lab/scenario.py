@@ -1,0 +1,105 @@
+"""One line-up for a comparison: a trace, a fleet and how hard it is driven."""
+
+import math
+from dataclasses import dataclass, replace
+
+from cache.block_hasher import BlockHasher
+from cluster.lab.arrival_plan import ArrivalPlan, ClosedLoop, OpenLoop
+from cluster.lab.cost_model import CostModel
+from cluster.lab.fleet_config import FleetConfig
+from cluster.lab.pooled_oracle import saturation
+from cluster.lab.trace import Trace
+
+LONGEST_REQUESTS_PER_REPLICA = 4
+
+
+def lab_hasher(block_size: int) -> BlockHasher:
+    """Keys of a simulation need no secret; they must be the same in every run."""
+    return BlockHasher(bytes(16), "warmlane lab", block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """num_blocks: of each replica. share: of the trace's unique blocks that the fleet holds together.
+
+    at_floor: whether the wanted share would have been too small for the longest requests.
+    """
+
+    num_blocks: int
+    share: float
+    at_floor: bool
+
+    @classmethod
+    def of(cls, trace: Trace, config: FleetConfig, share: float | None) -> "CacheSize":
+        """share: None holds everything. Each replica holds at least four of the longest requests."""
+        unique = trace.num_unique_blocks(lab_hasher(config.block_size))
+        longest = -(-trace.longest_tokens // config.block_size)
+        floor = LONGEST_REQUESTS_PER_REPLICA * longest
+        if share is None:
+            answers = sum(-(-request.num_new_tokens // config.block_size) + 1 for request in trace.requests)
+            wanted = unique + answers + floor
+        else:
+            wanted = math.ceil(share * unique / config.num_replicas)
+        num_blocks = max(wanted, floor)
+        return cls(num_blocks, num_blocks * config.num_replicas / max(1, unique), num_blocks > wanted)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """rate: requests per second, open loop; None: closed loop of `concurrency` users. load: rate over what the pooled
+    oracle serves, where that was asked for. oracle_hit_tokens: hits of the oracle, 0 where it was not run."""
+
+    trace: Trace
+    config: FleetConfig
+    cost_model: CostModel
+    cache: CacheSize
+    rate: float | None = None
+    load: float | None = None
+    concurrency: int = 16
+    think_seconds: float = 0.0
+    oracle_hit_tokens: int = 0
+
+    @classmethod
+    def at_load(
+        cls, trace: Trace, config: FleetConfig, cost_model: CostModel, cache_share: float | None, load: float
+    ) -> "Scenario":
+        """load: 0.8 sends 80 % of the requests per second at which the pooled oracle saturates."""
+        if not load > 0.0:
+            raise ValueError(f"load must be above 0, got {load}")
+        cache = CacheSize.of(trace, config, cache_share)
+        config = replace(config, num_blocks=cache.num_blocks)
+        full = saturation(trace, config, cost_model, lab_hasher(config.block_size))
+        rate = load * full.requests_per_second
+        return cls(trace, config, cost_model, cache, rate, load, oracle_hit_tokens=full.hit_tokens)
+
+    @classmethod
+    def at_rate(
+        cls, trace: Trace, config: FleetConfig, cost_model: CostModel, cache_share: float | None, rate: float
+    ) -> "Scenario":
+        cache = CacheSize.of(trace, config, cache_share)
+        return cls(trace, replace(config, num_blocks=cache.num_blocks), cost_model, cache, rate)
+
+    @classmethod
+    def closed(
+        cls,
+        trace: Trace,
+        config: FleetConfig,
+        cost_model: CostModel,
+        cache_share: float | None,
+        concurrency: int,
+        think_seconds: float = 0.0,
+    ) -> "Scenario":
+        cache = CacheSize.of(trace, config, cache_share)
+        config = replace(config, num_blocks=cache.num_blocks)
+        return cls(trace, config, cost_model, cache, concurrency=concurrency, think_seconds=think_seconds)
+
+    @property
+    def label(self) -> str:
+        """`trace@replicas@load`; a rate or the closed loop stand in the place of the load."""
+        drive = f"{self.load:g}" if self.load is not None else f"{self.rate:g}rps" if self.rate is not None else None
+        return f"{self.trace.name}@{self.config.num_replicas}@{drive or f'closed{self.concurrency}'}"
+
+    def plan(self, seed: int) -> ArrivalPlan:
+        if self.rate is not None:
+            return OpenLoop.at_rate(self.trace, self.rate, seed)
+        return ClosedLoop(self.trace, self.concurrency, self.think_seconds, seed)

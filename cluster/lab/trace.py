@@ -1,0 +1,73 @@
+"""What a workload is made of, whatever file or generator it came from."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from cache.block_hasher import BlockHasher
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """prompt_ids: token ids. num_new_tokens: tokens of the answer, at least 1.
+
+    answer_ids: what the answer will be, where later prompts repeat it; empty stands for tokens that nobody repeats.
+    session: requests of one session follow each other; empty where the request stands alone.
+    at_seconds: when the trace recorded it; None for traces without times.
+    """
+
+    prompt_ids: Sequence[int]
+    num_new_tokens: int
+    answer_ids: Sequence[int] = ()
+    session: str = ""
+    at_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests in their recorded order. origin: source and licence, for reports.
+
+    Raises ValueError for a trace without requests, and for a request without prompt or answer.
+    """
+
+    name: str
+    requests: Sequence[TraceRequest]
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.requests:
+            raise ValueError(f"trace {self.name} has no requests")
+        for number, request in enumerate(self.requests):
+            if not request.prompt_ids or request.num_new_tokens < 1:
+                raise ValueError(f"request {number} of trace {self.name} needs a prompt and at least 1 new token")
+
+    @cached_property
+    def longest_tokens(self) -> int:
+        """Prompt and answer of the longest request."""
+        return max(len(request.prompt_ids) + request.num_new_tokens for request in self.requests)
+
+    @cached_property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(request.prompt_ids) for request in self.requests)
+
+    @property
+    def has_times(self) -> bool:
+        return all(request.at_seconds is not None for request in self.requests)
+
+    def num_unique_blocks(self, hasher: BlockHasher) -> int:
+        """Different full blocks of all prompts: what a cache would have to hold to forget nothing."""
+        return len({key for request in self.requests for key in hasher.keys(request.prompt_ids)})
+
+    def head(self, num_requests: int) -> "Trace":
+        return self if num_requests >= len(self.requests) else self._with(self.requests[:num_requests])
+
+    def at_most(self, max_tokens: int) -> "Trace":
+        """Without the requests that do not fit a window of so many tokens."""
+        return self._with([r for r in self.requests if len(r.prompt_ids) + r.num_new_tokens <= max_tokens])
+
+    def _with(self, requests: Sequence[TraceRequest]) -> "Trace":
+        return Trace(self.name, requests, self.origin)
+
+
+TextTokenizer = Callable[[str], list[int]]
+"""Text to token ids. The simulator needs only that equal texts give equal ids."""

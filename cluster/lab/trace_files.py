@@ -1,0 +1,57 @@
+"""Finds the reader of a trace file by what stands in its first line."""
+
+import json
+from pathlib import Path
+
+from cluster.lab.synthetic_prefixes import SyntheticPrefixes
+from cluster.lab.trace import TextTokenizer, Trace
+from cluster.lab.trace_arrivals import read_arrivals
+from cluster.lab.trace_conversations import read_conversations
+from cluster.lab.trace_mooncake import SMALL_BLOCK_TOKENS, read_mooncake
+from cluster.lab.trace_questions import read_questions
+from cluster.lab.word_tokenizer import tokenize as word_tokenize
+
+DATA_DIR = Path(__file__).parent / "data"
+SYNTHETIC = {"synthetic": 0.0, "synthetic-hot": 0.5}
+"""Names of generated traces and the share of their sessions that one group has."""
+BUNDLED = {"mooncake": "mooncake_part.jsonl", "sgd": "sgd_part.jsonl", "mt_bench": "mt_bench_question.jsonl"}
+"""Names of the parts of public traces that come with the program."""
+
+
+def load_trace(
+    name_or_path: str,
+    *,
+    seed: int = 0,
+    num_requests: int | None = None,
+    mooncake_block_tokens: int = SMALL_BLOCK_TOKENS,
+    tokenize: TextTokenizer = word_tokenize,
+) -> Trace:
+    """name_or_path: a key of SYNTHETIC or BUNDLED, or a file. Raises ValueError for an unknown name or format."""
+    if name_or_path in SYNTHETIC:
+        return SyntheticPrefixes(hot_share=SYNTHETIC[name_or_path]).trace(seed, num_requests)
+    path = DATA_DIR / BUNDLED[name_or_path] if name_or_path in BUNDLED else Path(name_or_path).expanduser()
+    if not path.is_file():
+        names = ", ".join([*SYNTHETIC, *BUNDLED])
+        raise ValueError(f"trace {name_or_path!r} is no file and none of: {names}")
+    if path.suffix == ".csv":
+        return read_arrivals(path, seed, num_requests)
+    fields = _first_fields(path)
+    if "hash_ids" in fields:
+        return read_mooncake(path, mooncake_block_tokens, num_requests)
+    if {"inputs", "questions", "question_id"} & fields:
+        return read_questions(path, tokenize, seed, num_requests)
+    if {"messages", "turns", "system"} & fields:
+        return read_conversations(path, tokenize, seed, num_requests)
+    raise ValueError(f"{path.name} is in no known format; its first line has the fields {sorted(fields)}")
+
+
+def _first_fields(path: Path) -> set[str]:
+    with path.open(encoding="utf-8") as lines:
+        first = lines.readline()
+    try:
+        row = json.loads(first)
+    except ValueError as error:
+        raise ValueError(f"{path.name} line 1 is no JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"{path.name} line 1 is no JSON object")
+    return set(row)
