@@ -7,6 +7,7 @@ import torch
 
 from replica.attention.backend import AttentionBackend
 from replica.attention.flash_attn_backend import FlashAttention, FlashAttention3
+from replica.attention.native_backend import NativeAttention
 from replica.attention.torch_backend import TorchAttention
 from replica.attention.varlen_backend import VarlenAttention
 
@@ -14,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 BACKENDS: dict[str, type[AttentionBackend]] = {
     backend.name: backend
-    for backend in (FlashAttention3, FlashAttention, VarlenAttention, TorchAttention)
+    for backend in (FlashAttention3, FlashAttention, VarlenAttention, NativeAttention, TorchAttention)
 }
 """Fastest first: "auto" takes the first that can run and serves the model right."""
 

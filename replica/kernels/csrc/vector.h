@@ -1,0 +1,71 @@
+/* SIMD in the compiler's portable vector types: AVX2, AVX-512 and NEON from one source. */
+#ifndef WARMLANE_VECTOR_H
+#define WARMLANE_VECTOR_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#else
+#define LANES 8 /* on NEON the compiler makes two registers of one of these */
+#endif
+#define PANEL (2 * LANES) /* output columns that one step of a matrix kernel computes */
+
+typedef float vec __attribute__((vector_size(LANES * 4)));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vec load(const float *p) {
+    vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+
+INLINE vec splat(float x) { return x - (vec){}; }
+
+INLINE vec vmax(vec a, vec b) {
+    ivec larger = a > b;
+    return (vec)(((ivec)a & larger) | ((ivec)b & ~larger));
+}
+
+INLINE float hmax(vec v) {
+    float top = v[0];
+    for (int i = 1; i < LANES; i++) top = v[i] > top ? v[i] : top;
+    return top;
+}
+
+/* Lanes are added pairwise, so the order is the same for every row. */
+INLINE float hsum(vec v) {
+    float x[LANES];
+    store(x, v);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) x[i] += x[i + half];
+    return x[0];
+}
+
+/* exp(x) for x <= 88: x = n ln 2 + r, a polynomial for exp(r) (Cephes expf), n into the exponent. Below -87 it is 0. */
+INLINE vec vexp(vec x) {
+    ivec tiny = x < -87.0f;
+    x = vmax(x, splat(-87.0f));
+    x = -vmax(-x, splat(-88.0f));
+    vec shifted = x * 1.44269504f + 12582912.0f; /* adding 1.5 * 2^23 rounds to the nearest integer */
+    vec n = shifted - 12582912.0f;
+    vec r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    vec p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    ivec exponent = ((ivec)shifted - 0x4B400000 + 127) << 23;
+    return (vec)((ivec)(p * (vec)exponent) & ~tiny);
+}
+
+#endif
