@@ -6,7 +6,8 @@ from collections.abc import Sequence
 class StopChecker:
     """Lets text through except a suffix that is a proper beginning of a stop string (8).
 
-    After a stop string was seen the text has ended just before it, whatever chunks it came in.
+    The stop string that is complete first ends the text just before itself, whatever chunks the text came in; of
+    several that end at the same character, the longest.
     """
 
     def __init__(self, stop: Sequence[str]):
@@ -19,10 +20,10 @@ class StopChecker:
         if self.stopped or not self._stop:
             return "" if self.stopped else text
         text = self._held + text
-        found = [position for position in (text.find(stop) for stop in self._stop) if position >= 0]
+        found = [(start + len(stop), start) for stop in self._stop if (start := text.find(stop)) >= 0]
         if found:
             self.stopped, self._held = True, ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         keep = self._num_held(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
