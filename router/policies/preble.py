@@ -71,7 +71,7 @@ class PreblePolicy(SentPrefixPolicy):
             reason = f"rebalance: {best} cached where the load is {here:.1f} s, the lightest has {there:.1f} s"
             return PolicyChoice(lightest.replica_id, reason, loads)
         reason = f"exploit: {best} of {request.num_tokens} tokens cached"
-        return PolicyChoice(holder.replica_id, reason, {r.replica_id: -float(r.hit_tokens) for r in replicas})
+        return PolicyChoice(holder.replica_id, reason, {r.replica_id: float(-r.hit_tokens) for r in replicas})
 
     def on_sent(self, request: RequestShape, replica_id: str, replicas: Sequence[ReplicaView], now: float) -> None:
         super().on_sent(request, replica_id, replicas, now)

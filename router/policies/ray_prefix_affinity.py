@@ -45,6 +45,6 @@ class RayPrefixAffinityPolicy(SentPrefixPolicy):
             scores = {replica_id: float(size) for replica_id, size in self.tree_tokens(request, replicas).items()}
             reason = f"only {best} of {request.num_tokens} tokens sent before: smallest tree"
         else:
-            scores = {replica_id: -float(tokens) for replica_id, tokens in matched.items()}
+            scores = {replica_id: float(-tokens) for replica_id, tokens in matched.items()}
             reason = f"{best} of {request.num_tokens} tokens sent there before"
         return PolicyChoice(lowest(scores, replicas, 0.0, rng).replica_id, reason, scores)

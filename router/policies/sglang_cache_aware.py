@@ -34,7 +34,7 @@ class SglangCacheAwarePolicy(SentPrefixPolicy):
 
     def choose(self, request: RequestShape, replicas: Sequence[ReplicaView], now: float, rng: Random) -> PolicyChoice:
         if self.weights["events"]:
-            held = {replica.replica_id: -float(replica.hit_tokens) for replica in replicas}
+            held = {replica.replica_id: float(-replica.hit_tokens) for replica in replicas}
             return self._least_loaded(request, replicas, held, "longest published match", rng)
         loads = [replica.num_in_flight for replica in replicas]
         if max(loads) - min(loads) > self.weights["balance_abs_threshold"] and max(loads) > self.weights[
@@ -46,7 +46,7 @@ class SglangCacheAwarePolicy(SentPrefixPolicy):
         matched = self.sent_tokens(request, replicas)
         best = max(matched.values())
         if best > self.weights["cache_threshold"] * request.num_tokens:
-            scores = {replica_id: -float(tokens) for replica_id, tokens in matched.items()}
+            scores = {replica_id: float(-tokens) for replica_id, tokens in matched.items()}
             reason = f"{best} of {request.num_tokens} tokens sent there before"
             return PolicyChoice(lowest(scores, replicas, 0.0, rng).replica_id, reason, scores)
         equal = dict.fromkeys(matched, 0.0)
