@@ -18,20 +18,24 @@ class Sampler:
         self._generators: dict[str, torch.Generator] = {}
 
     def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[int | None]:
-        """logits: [num_requests, vocabulary]. Returns a token id per row; None where the logits are not finite (18)."""
+        """logits: [num_requests, vocabulary]. Returns a token id per row; None where the logits are not finite (18).
+
+        -inf is a token that must not come; a row of nothing else has no answer either.
+        """
         tokens = logits.argmax(dim=-1)
         rows = [row for row, request in enumerate(requests) if not request.sampling.greedy]
         if rows:
             chosen = [requests[row] for row in rows]
             tokens[rows] = self._draw(logits[rows].float(), chosen).to(tokens.device)
-        # -inf is a masked token and fine; NaN and +inf would make argmax answer nonsense.
-        broken = torch.isnan(logits).any(dim=-1) | torch.isposinf(logits).any(dim=-1)
-        return [None if bad else token for token, bad in zip(tokens.tolist(), broken.tolist(), strict=True)]
+        usable = logits.amax(dim=-1).isfinite().tolist()  # amax hands NaN on
+        return [token if good else None for token, good in zip(tokens.tolist(), usable, strict=True)]
 
     def _draw(self, logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
         def column(values: list[float]) -> torch.Tensor:
             return torch.tensor(values, device=logits.device).unsqueeze(1)
 
+        # Below the largest logit nothing overflows, however low the temperature.
+        logits = logits - logits.amax(dim=-1, keepdim=True)
         logits = logits / column([request.sampling.temperature for request in requests])
         logits = _keep_top_k(logits, [request.sampling.top_k for request in requests])
         probs = torch.softmax(logits, dim=-1)
@@ -71,5 +75,6 @@ def _keep_top_p(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
         return probs
     ordered, order = probs.sort(dim=-1, descending=True)
     before = ordered.cumsum(dim=-1) - ordered
-    kept = torch.where(before < top_p, ordered, torch.zeros_like(ordered))
+    # 1 is everything, also where rounding lets the sum reach 1 early: a neighbour's top_p must not change that.
+    kept = torch.where((before < top_p) | (top_p >= 1), ordered, torch.zeros_like(ordered))
     return torch.zeros_like(probs).scatter_(1, order, kept)
