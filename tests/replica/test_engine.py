@@ -1,10 +1,14 @@
 """What one engine computes and gives out, counted by its own counters."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from cache.block_hasher import ExtraKeys
+from cache.block_hasher import BlockHasher, ExtraKeys
 from replica.engine import Engine
+from replica.engine_config import EngineConfig
+from replica.engine_factory import build_engine
 from replica.errors import EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from replica.sampling_params import SamplingParams
@@ -14,9 +18,12 @@ from tests.replica.tiny_models import (
     WINDOW,
     generate,
     greedy,
+    loaded,
+    random_model,
     random_prompt,
     reference_model,
     run,
+    tiny_config,
     tiny_engine,
 )
 
@@ -56,12 +63,14 @@ def answer(prompt: list[int], max_tokens: int) -> list[int]:
 
 def test_counting_positions() -> None:
     """500 prompt tokens and 200 generated ones are 699 positions; again, only the last block and the answer."""
-    engine = tiny_engine(block_size=16)
-    prompt = [position % 251 for position in range(300)]
-    run(engine, [greedy(prompt, 200)])
-    assert engine.counters.num_computed_positions == 300 + 199
-    run(engine, [greedy(prompt, 200)])
-    assert engine.counters.num_computed_positions == 499 + (300 - 288) + 199
+    model = loaded(random_model(tiny_config("Llama", max_position_embeddings=1024)))
+    config = EngineConfig(model="tiny", block_size=16, num_blocks=64)
+    engine = build_engine(config, BlockHasher(bytes(16), "tiny", 16), loaded=replace(model, max_model_len=1024))
+    prompt = [position % 251 for position in range(500)]
+    first = run(engine, [greedy(prompt, 200)])
+    assert engine.counters.num_computed_positions == 699
+    assert run(engine, [greedy(prompt, 200)]) == first
+    assert engine.counters.num_computed_positions - 699 == 500 - 496 + 199 <= 16 + 199
 
 
 def test_the_page_example_through_a_running_engine() -> None:
