@@ -48,6 +48,11 @@ class RedisKeys:
         """Set of routers that announced themselves."""
         return f"{self.prefix}:routers"
 
+    @property
+    def policy(self) -> str:
+        """`wire.PolicySetting`: the policy that somebody set while the cluster ran. Every router renews it."""
+        return f"{self.prefix}:policy"
+
     def registration(self, member: str) -> str:
         """`wire.ReplicaRegistration`, or TOMBSTONE. Its existence is the lease."""
         return f"{self.prefix}:registration:{member}"

@@ -12,7 +12,7 @@ from cache.block_hasher import KEY_BYTES, BlockKey
 from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 from cache.wire_format import RecordReader, RecordWriter, WireError
 
-_EVENTS, _REGISTRATION, _HEARTBEAT, _SNAPSHOT, _RESERVATIONS = range(1, 6)
+_EVENTS, _REGISTRATION, _HEARTBEAT, _SNAPSHOT, _RESERVATIONS, _POLICY = range(1, 7)
 _STORED, _REMOVED, _CLEARED = range(1, 4)
 
 
@@ -97,6 +97,18 @@ class Reservation:
 class ReservationList:
     router_id: str
     reservations: tuple[Reservation, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PolicySetting:
+    """The routing policy of all routers. revision: of two settings the higher one counts; 0 is the configured one.
+
+    weights: those that differ from the policy's defaults, or are named all the same.
+    """
+
+    revision: int
+    name: str
+    weights: tuple[tuple[str, float], ...] = ()
 
 
 def key_digest(keys: Iterable[BlockKey]) -> int:
@@ -225,3 +237,24 @@ def decode_reservations(data: bytes) -> ReservationList:
         entries.append(Reservation(replica_id, age_seconds, prefill_tokens))
     record.end()
     return ReservationList(router_id, tuple(entries))
+
+
+def encode_policy(setting: PolicySetting) -> bytes:
+    out = RecordWriter(_POLICY)
+    out.pack("Q", setting.revision)
+    out.string(setting.name)
+    out.pack("H", len(setting.weights))
+    for name, value in setting.weights:
+        out.string(name)
+        out.measure(value)
+    return out.bytes()
+
+
+def decode_policy(data: bytes) -> PolicySetting:
+    record = RecordReader(data, _POLICY)
+    (revision,) = record.unpack("Q")
+    name = record.string()
+    (count,) = record.unpack("H")
+    weights = tuple((record.string(), record.measure()) for _ in range(count))
+    record.end()
+    return PolicySetting(revision, name, weights)

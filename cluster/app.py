@@ -81,6 +81,8 @@ def application(config: ServeConfig, spec: ClusterSpec) -> Any:
     ingress = serve.deployment(Ingress).options(
         name=INGRESS_DEPLOYMENT,
         num_replicas=config.num_ingress,
+        # A config file that names another one, or changes it later, is applied in place (see `PolicyControl`).
+        user_config={"policy": spec.policy, "policy_weights": spec.policy_weights},
         ray_actor_options={"num_cpus": CPU_SHARE, "runtime_env": {"env_vars": _worker_environment(1)}},
         **common,
     )

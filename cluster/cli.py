@@ -8,6 +8,7 @@ from importlib import import_module
 COMMANDS = {
     "serve": ("cluster.serve_command", "start a cluster on this machine; Ctrl-C stops it"),
     "demo": ("cluster.demo_command", "run one multi-turn workload with two routing policies and compare them"),
+    "policy": ("cluster.policy_command", "show or change the routing policy of a running cluster"),
     "model": ("cluster.model_command", "fetch and convert a model, and print its folder"),
 }
 """name -> module with `add_arguments(parser)` and `run(args) -> exit code`, imported when the command is used."""

@@ -12,12 +12,11 @@ import yaml
 from cluster.default_model import DEFAULT_MODEL
 from cluster.sizes import parse_bytes
 from replica.engine_config import EngineConfig
+from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 
 ENVIRONMENT_PREFIX = "WARMLANE_"
 _SECRET = re.compile(r"(?:[0-9a-fA-F]{2}){16,64}")
 _ENGINE = {item.name: item.default for item in fields(EngineConfig)}
-POLICIES = ("expected_finish", "least_tokens", "power_of_two", "random", "round_robin")
-"""The names that `--policy` shows. The router's own registry decides; `cluster.app` checks against it."""
 
 
 def setting(default: Any, help: str, *, low: float | None = None, high: float | None = None, shown: bool = True) -> Any:
@@ -40,7 +39,7 @@ class ServeConfig:
     replicas: int = setting(2, "engine replicas", low=1, high=1024)
     num_ingress: int = setting(1, "HTTP ingress replicas", low=1, high=64)
     gpus_per_replica: int = setting(0, "GPUs of one replica: 0 runs on CPUs, more than 1 is not supported", low=0)
-    policy: str = setting("expected_finish", f"routing policy: {', '.join(POLICIES)}")
+    policy: str = setting(DEFAULT_POLICY, f"routing policy: {', '.join(POLICIES)}")
     policy_weights: dict[str, float] = setting({}, "weights of the policy, as name=value,name=value")
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port of the HTTP API", low=1, high=65535)
@@ -73,6 +72,7 @@ class ServeConfig:
                 raise ValueError(f"{name} must not be empty")
         if self.secret is not None and not _SECRET.fullmatch(self.secret):
             raise ValueError(f"secret must be 32 to 128 hex digits, got {len(self.secret)} characters")
+        make_policy(self.policy, self.policy_weights)  # an unknown one is refused before anything starts
         self.engine(self.model)  # the engine's own bounds (dtype, budget against requests) hold from the start
 
     @property

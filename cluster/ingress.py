@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from ray import serve
 
 from cache.block_hasher import BlockHasher
+from cache.wire import PolicySetting
 from cluster.api.generation_api import GenerationApi, ServedModel
 from cluster.api.http_app import build_http_app
 from cluster.api.limits import ApiLimits
@@ -19,6 +20,8 @@ from cluster.cluster_scrape import ClusterScrape
 from cluster.cluster_spec import ClusterSpec
 from cluster.ingress_metrics import IngressMetrics
 from cluster.operations_api import OperationsApi
+from cluster.policy_api import PolicyApi
+from cluster.policy_control import PolicyControl
 from cluster.readiness import Readiness
 from cluster.request_relay import RelaySettings, RequestRelay
 from cluster.tokenization import ChatTokenizer
@@ -52,6 +55,7 @@ class Ingress:
         relay = RequestRelay(self._router, replica_handle, RelaySettings(), readiness.on_answer)
         self._scrape = ClusterScrape(registry, process, replica_handle, running_replicas, self._sibling_pages)
         self._siblings: Any = None
+        self._policy = PolicyControl(self._router, process, self._ask_siblings)
 
         model = ServedModel(
             name=spec.served_model_name,
@@ -67,7 +71,7 @@ class Ingress:
         self._app = build_http_app(
             generation,
             ModelApi(model, tokenizer, limits),
-            operations.handlers(),
+            {**operations.handlers(), **PolicyApi(self._policy, limits).handlers()},
             metrics.count_failure,
             echo_request_id=False,
         )
@@ -81,11 +85,27 @@ class Ingress:
         """This process's own page, for the ingress that was asked for `/metrics`."""
         return self._scrape.local_page()
 
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Serve calls it with the deployment's `user_config` at the start and at each change of it."""
+        self._policy.configure(user_config)
+
+    def local_policy(self) -> dict[str, Any]:
+        """The policy of this process, for the ingress that was asked for `/admin/policy`."""
+        return self._policy.local()
+
+    def adopt_policy(self, setting: PolicySetting) -> dict[str, Any]:
+        """Another ingress was told a policy for all."""
+        return self._policy.adopt(setting)
+
     async def _sibling_pages(self, timeout_seconds: float) -> list[Any]:
+        return await self._ask_siblings("local_metrics", (), timeout_seconds)
+
+    async def _ask_siblings(self, method: str, arguments: tuple[Any, ...], timeout_seconds: float) -> list[Any]:
+        """What all ingresses answer, this one included; an exception stands for one that did not."""
         if self._siblings is None:
             context = serve.get_replica_context()
             self._siblings = serve.get_deployment_handle(context.deployment, context.app_name)
-        response = self._siblings.broadcast("local_metrics")
+        response = self._siblings.broadcast(method, *arguments)
         return await response.results_async(timeout_s=timeout_seconds, return_exceptions=True)
 
     def _observe_tokenizing(self, seconds: float) -> None:

@@ -82,6 +82,15 @@ class PollReader:
             sent += [(e.replica_id, written_at - e.age_seconds, e.prefill_tokens) for e in entries]
         self._state.set_others(sent)
 
+    def read_policy(self, data: bytes | None) -> wire.PolicySetting | None:
+        if data is None:
+            return None
+        try:
+            return wire.decode_policy(data)
+        except WireError:
+            self._refuse("policy", data, "malformed")
+            return None
+
     def long_gone(self, look: Look, now: float) -> tuple[list[str], list[str]]:
         """Members and routers whose names stand in the sets while their records expired."""
         members = [name for name, data in look.registrations.items() if data is None]

@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry
 
 from cache.block_hasher import BlockHasher
 from cache.redis_keys import RedisKeys
+from cache.wire import PolicySetting
 from router.decision import Decision
 from router.decision_log import DecisionLog
 from router.decision_maker import DecisionMaker
 from router.index_mirror import IndexMirror
 from router.ladder import Rung, rung_of
 from router.metrics import RouterMetrics
-from router.policies.base import Policy
-from router.policies.registry import make_policy
+from router.policy_switch import PolicySwitch
 from router.redis_follower import RedisFollower
 from router.route_request import NoReplicas, RouteRequest
 from router.router_state import RouterState
@@ -61,7 +61,7 @@ class PrefixRouter:
         prompt and its answer. Raises ValueError for an unknown policy or weight, a bad URL or a bound out of range.
         """
         self._clock, self._running_set = clock, running_set
-        self._policy: Policy = make_policy(policy, policy_weights)
+        self._policy = PolicySwitch(policy, policy_weights)
         self.metrics = RouterMetrics(registry, model, process)
         self.log = DecisionLog(log_capacity)
         mirror = IndexMirror(max_blocks=max_index_blocks, predicted_seconds=PREDICTED_SECONDS_ALONE)
@@ -75,7 +75,7 @@ class PrefixRouter:
         if redis_url is not None:
             keys = RedisKeys(hasher.fingerprint)
             self._follower = RedisFollower(
-                redis_url, keys, hasher, self._state, running_set, self.metrics, process, clock
+                redis_url, keys, hasher, self._state, running_set, self._policy, self.metrics, process, clock
             )
         self.metrics.watch_index(
             lambda: self._state.num_blocks, self._staleness, lambda: rung_of(self._state.last_synced, clock())
@@ -101,11 +101,23 @@ class PrefixRouter:
 
     @property
     def policy(self) -> str:
-        return self._policy.name
+        return self._policy.policy.name
 
-    def set_policy(self, name: str, weights: Mapping[str, float]) -> None:
-        """From the next request on. Raises ValueError for an unknown policy or weight."""
-        self._policy = make_policy(name, weights)
+    @property
+    def policy_setting(self) -> PolicySetting:
+        return self._policy.setting
+
+    def set_policy(self, name: str, weights: Mapping[str, float]) -> PolicySetting:
+        """From the next request on, here and soon in all routers. Raises ValueError for an unknown policy or weight."""
+        return self._policy.set(name, weights)
+
+    def configure_policy(self, name: str, weights: Mapping[str, float]) -> None:
+        """What counts until somebody sets another policy. Raises ValueError for an unknown policy or weight."""
+        self._policy.configure(name, weights)
+
+    def adopt_policy(self, setting: PolicySetting) -> bool:
+        """Whether this setting is newer than the one in force, which it replaces. Raises ValueError as above."""
+        return self._policy.adopt(setting)
 
     def route(self, request: RouteRequest, exclude: frozenset[str] = frozenset()) -> Decision:
         """Chooses a replica and reserves its load; called again for the same request it moves the reservation.
@@ -134,7 +146,7 @@ class PrefixRouter:
     def replica_failed(self, replica_id: str) -> None:
         """A replica died or answered with nonsense: nothing is warm there from here on, and other routers are told."""
         self._state.fail(replica_id, self._clock())
-        self._policy.forget(replica_id)
+        self._policy.policy.forget(replica_id)
         if self._follower is not None:
             self._follower.replica_failed(replica_id)
 
@@ -143,8 +155,8 @@ class PrefixRouter:
         now = self._clock()
         return {
             "ready": self.ready,
-            "policy": self._policy.name,
-            "weights": dict(self._policy.weights),
+            "policy": self._policy.policy.name,
+            "weights": dict(self._policy.policy.weights),
             "rung": rung_of(self._state.last_synced, now).name.lower(),
             "redis": "none" if self._follower is None else ("connected" if self._follower.connected else "away"),
             "staleness_seconds": self._staleness(),
@@ -163,7 +175,7 @@ class PrefixRouter:
         candidates = running - exclude  # what runs now, whatever the index remembers (C18)
         if not candidates:
             raise NoReplicas("no replica is running" if not running else "every running replica was excluded")
-        return self._maker.decide(request, self._policy, candidates, self._current_rung(now), now, sent)
+        return self._maker.decide(request, self._policy.policy, candidates, self._current_rung(now), now, sent)
 
     def _current_rung(self, now: float) -> Rung:
         rung = rung_of(self._state.last_synced, now)

@@ -51,17 +51,22 @@ class RedisConnection:
     def ping(self) -> None:
         self._redis.ping()
 
-    def announce(self, router_id: str, reservations: bytes) -> tuple[list[str], list[str]]:
-        """Leaves this router's reservations; returns the names of all members and of all other routers."""
+    def announce(self, router_id: str, reservations: bytes) -> tuple[list[str], list[str], bytes | None]:
+        """Leaves this router's reservations; returns all members, all other routers and the policy somebody set."""
         keys = self._keys
         pipe = self._redis.pipeline(transaction=False)
         pipe.set(keys.reservations(router_id), reservations, px=int(LEASE_SECONDS * 1000))
         pipe.sadd(keys.routers, router_id)
         pipe.pexpire(keys.routers, int(HISTORY_TTL_SECONDS * 1000))
+        pipe.pexpire(keys.policy, int(HISTORY_TTL_SECONDS * 1000))
         pipe.smembers(keys.routers)
         pipe.smembers(keys.members)
-        *_, routers, members = pipe.execute()
-        return _names(members), [name for name in _names(routers) if name != router_id]
+        pipe.get(keys.policy)
+        *_, routers, members, policy = pipe.execute()
+        return _names(members), [name for name in _names(routers) if name != router_id], policy
+
+    def store_policy(self, setting: bytes) -> None:
+        self._redis.set(self._keys.policy, setting, px=int(HISTORY_TTL_SECONDS * 1000))
 
     def look(self, members: Sequence[str], routers: Sequence[str]) -> Look:
         keys = self._keys

@@ -13,6 +13,7 @@ from cache.redis_keys import RedisKeys
 from cache.wire_format import WireError
 from router.followed_stream import FollowedStream
 from router.metrics import RouterMetrics
+from router.policy_switch import PolicySwitch
 from router.poll_reader import PollReader
 from router.redis_connection import RedisConnection
 from router.router_state import RouterState
@@ -41,6 +42,7 @@ class RedisFollower:
         hasher: BlockHasher,
         state: RouterState,
         running_set: RunningSet,
+        policy: PolicySwitch,
         metrics: RouterMetrics,
         router_id: str,
         clock: Callable[[], float],
@@ -49,6 +51,7 @@ class RedisFollower:
         self._connection = RedisConnection(url, keys)
         self._state, self._running_set, self._metrics, self._clock = state, running_set, metrics, clock
         self._reader = PollReader(hasher, state, metrics, router_id)
+        self._policy, self._unknown_policy = policy, -1
         self._followed: dict[str, FollowedStream] = {}
         self._failed: deque[str] = deque()
         self._stopping = threading.Event()
@@ -115,7 +118,8 @@ class RedisFollower:
 
     def _poll(self) -> None:
         own = self._reader.own_reservations(self._clock())
-        members, routers = self._connection.announce(self._reader.router_id, own)
+        members, routers, policy = self._connection.announce(self._reader.router_id, own)
+        self._agree_on_policy(policy)
         look = self._connection.look(members, routers)
         now = self._clock()
         for member in self._reader.update_members(look.registrations, now):
@@ -130,6 +134,24 @@ class RedisFollower:
             self._connection.forget(gone_members, gone_routers)
         self._state.tend(self._running_set.replicas, now)
         self._state.last_synced = self._clock()
+
+    def _agree_on_policy(self, stored: bytes | None) -> None:
+        """The newest setting wins. It outlives the ingress that was told, and a flush: every router puts it back."""
+        own = self._policy.setting
+        found = self._reader.read_policy(stored)
+        if found is not None and found > own:
+            if found.revision != self._unknown_policy:
+                self._adopt_policy(found)
+        elif own.revision and found != own:
+            self._connection.store_policy(wire.encode_policy(own))
+
+    def _adopt_policy(self, setting: wire.PolicySetting) -> None:
+        try:
+            self._policy.adopt(setting)
+            logger.info("the policy is now %s", setting.name)
+        except ValueError as error:  # set through a router that knows more policies
+            self._unknown_policy = setting.revision
+            logger.error("this router keeps its policy, it cannot adopt the one that was set: %s", error)
 
     def _check(
         self,

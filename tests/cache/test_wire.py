@@ -42,6 +42,11 @@ RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
         wire.encode_reservations,
         wire.decode_reservations,
     ),
+    "policy": (
+        st.builds(wire.PolicySetting, uint64, names, st.lists(st.tuples(names, measures), max_size=8).map(tuple)),
+        wire.encode_policy,
+        wire.decode_policy,
+    ),
 }
 
 

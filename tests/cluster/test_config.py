@@ -46,7 +46,8 @@ def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
 def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str) -> None:
     text = {
         "gpus_per_replica": "1",
-        "policy_weights": "a=1.5",
+        "policy": "lmetric",
+        "policy_weights": "work=1.5",
         "kv_memory": "2GiB",
         "dtype": "float32",
         "redis_url": "redis://127.0.0.1:1",
@@ -99,6 +100,19 @@ def test_a_bad_value_is_refused_with_field_value_and_bound(name: str, value: obj
     with pytest.raises(ValueError) as caught:
         ServeConfig.load({name: value}, environment={})
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": "fastest"}, "policy must be one of random, .*, got 'fastest'"),
+        ({"policy": "lmetric", "policy_weights": "speed=1"}, "policy lmetric has no weight 'speed'"),
+        ({"policy_weights": "work=-1"}, "weight work of policy expected_finish must be finite and at least 0, got -1"),
+    ],
+)
+def test_an_unknown_policy_or_weight_is_refused_before_anything_starts(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ServeConfig.load(settings, environment={})
 
 
 def test_a_step_must_hold_one_token_of_each_running_request() -> None:

@@ -191,7 +191,7 @@ class StrayPolicy(BrokenPolicy):
 def test_a_failing_policy_does_not_fail_the_request(policy: Policy) -> None:
     registry = CollectorRegistry()
     router = make_router(replicas=REPLICAS, registry=registry)
-    router._policy = policy
+    router._policy._policy = policy
     decision = router.route(request(PROMPT))
     assert (decision.outcome, decision.rung) == (Outcome.FALLBACK, Rung.POWER_OF_TWO)
     labels = {"model": "m", "process": "ingress-1", "reason": "policy"}

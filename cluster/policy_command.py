@@ -1,0 +1,93 @@
+"""`warmlane policy`: shows and changes the routing policy of a running cluster."""
+
+import argparse
+import sys
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from router.policies.registry import POLICIES
+
+TIMEOUT_SECONDS = 15.0
+
+
+class PolicyRefused(RuntimeError):
+    """The cluster did not answer, or did not take the policy."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    url = argparse.ArgumentParser(add_help=False)
+    url.add_argument("--url", default="http://127.0.0.1:8000", help="address of the cluster (default: %(default)s)")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("show", parents=[url], help="the policy in force and its weights")
+    setting = actions.add_parser(
+        "set", parents=[url], help="change it in all ingresses, without a restart; weights not named get their defaults"
+    )
+    setting.add_argument("name", metavar="NAME", help=", ".join(POLICIES))
+    setting.add_argument("weights", metavar="weight=value", nargs="*", help="weights of that policy")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns 0, or 1 when the policy was refused or not all ingresses have it."""
+    try:
+        body = {"policy": args.name, "weights": parse_weights(args.weights)} if args.action == "set" else None
+        answer = _ask(args.url, body)
+    except (PolicyRefused, ValueError) as error:
+        print(f"warmlane: {error}", file=sys.stderr)
+        return 1
+    Console().print(_table(answer))
+    for problem in _problems(answer):
+        print(f"warmlane: {problem}", file=sys.stderr)
+    return 0 if answer["agreed"] else 1
+
+
+def parse_weights(arguments: list[str]) -> dict[str, float]:
+    """Raises ValueError for what is not name=number."""
+    weights: dict[str, float] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        try:
+            if not (name and equals):
+                raise ValueError
+            weights[name] = float(value)
+        except ValueError:
+            raise ValueError(f"a weight must be written as name=number, got {argument!r}") from None
+    return weights
+
+
+def _ask(url: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    method, address = ("GET" if body is None else "POST"), f"{url.rstrip('/')}/admin/policy"
+    try:
+        response = httpx.request(method, address, json=body, timeout=TIMEOUT_SECONDS, trust_env=False)
+        answer = response.json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise PolicyRefused(f"{address} gave no answer: {error}") from error
+    if response.status_code != 200:
+        raise PolicyRefused(answer.get("error", {}).get("message", f"{address} answered {response.status_code}"))
+    return dict(answer)
+
+
+def _table(answer: dict[str, Any]) -> Table:
+    ingresses = len(answer["ingresses"])
+    table = Table(title=f"{answer['policy']}, in {ingresses} ingress{'es' if ingresses > 1 else ''}")
+    table.title_justify = "left"
+    table.add_column("weight")
+    table.add_column("value", justify="right")
+    table.add_column("default", justify="right")
+    known = POLICIES.get(answer["policy"])
+    for name, value in answer["weights"].items():
+        default = known.default_weights.get(name) if known else None
+        table.add_row(name, f"{value:g}", "" if default is None else f"{default:g}")
+    return table
+
+
+def _problems(answer: dict[str, Any]) -> list[str]:
+    found = [f"an ingress did not answer: {error}" for error in answer["errors"]]
+    for ingress in answer["ingresses"]:
+        if (ingress["policy"], ingress["weights"]) != (answer["policy"], answer["weights"]):
+            found.append(f"{ingress['process']} still has {ingress['policy']} {ingress['weights']}")
+        if ingress["refused_user_config"]:
+            found.append(f"{ingress['process']} refused its user_config: {ingress['refused_user_config']}")
+    return found

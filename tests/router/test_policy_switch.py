@@ -1,0 +1,195 @@
+"""Changing the policy while requests are routed, in one router and in all of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from cache import wire
+from cache.wire import PolicySetting
+from router.policies.ray_prefix_affinity import RayPrefixAffinityPolicy
+from router.policy_switch import PolicySwitch
+from router.prefix_router import PrefixRouter
+from tests.router.policies.shapes import idle, prompt, send
+from tests.router.routers import KEYS, make_router, request, tokens
+from tests.valkey_process import ValkeyProcess, wait_until
+
+REPLICAS = ("replica-a", "replica-b")
+
+
+def switch(now_ns: int = 1000) -> PolicySwitch:
+    return PolicySwitch("expected_finish", {}, lambda: now_ns)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "message"),
+    [
+        ("fastest", {}, "policy must be one of random, round_robin, .*, got 'fastest'"),
+        ("lmetric", {"speed": 1.0}, "policy lmetric has no weight 'speed'; it has: count_waiting"),
+        ("lmetric", {"count_waiting": -1.0}, "weight count_waiting of policy lmetric must be finite and at least 0"),
+        ("random", {"margin": 1.0}, "policy random has no weight 'margin'; it has: none"),
+    ],
+)
+@pytest.mark.parametrize("change", ["set", "configure", "adopt"])
+def test_what_is_refused_changes_nothing(change: str, name: str, weights: dict[str, float], message: str) -> None:
+    one = switch()
+    before = (one.policy, one.setting)
+    with pytest.raises(ValueError, match=message):
+        if change == "adopt":
+            one.adopt(PolicySetting(5, name, tuple(weights.items())))
+        else:
+            getattr(one, change)(name, weights)
+    assert (one.policy, one.setting) == before
+
+
+def test_a_setting_counts_more_than_the_configuration_and_the_last_one_most() -> None:
+    one = switch(now_ns=1000)
+    one.configure("random", {})
+    assert one.policy.name == "random"
+    assert one.set("lmetric", {"count_waiting": 0}) == PolicySetting(1000, "lmetric", (("count_waiting", 0.0),))
+    one.configure("least_tokens", {})
+    assert not one.adopt(PolicySetting(999, "least_tokens"))
+    assert not one.adopt(PolicySetting(0, "zzz" and "round_robin"))
+    assert (one.policy.name, dict(one.policy.weights)) == ("lmetric", {"count_waiting": 0.0})
+    assert one.adopt(PolicySetting(5000, "preble"))
+    assert one.policy.name == "preble"
+    assert one.set("random", {}).revision == 5001  # this clock is behind the one of that other ingress
+    assert one.policy.name == "random"
+
+
+def test_two_settings_of_one_nanosecond_end_equal_everywhere() -> None:
+    first, second = switch(), switch()
+    settings = first.set("lmetric", {}), second.set("preble", {})
+    for one in (first, second):
+        for setting in settings:
+            one.adopt(setting)
+    assert first.setting == second.setting == settings[1]
+
+
+def test_new_weights_keep_what_the_policy_remembers() -> None:
+    one = PolicySwitch("ray_prefix_affinity", {})
+    send(one.policy, prompt(("system", 10)), idle("a", "b"), to="b")
+    before = one.policy
+    one.set("ray_prefix_affinity", {"imbalanced_threshold": 10.0})
+    assert isinstance(one.policy, RayPrefixAffinityPolicy)
+    assert one.policy.sent.num_blocks("b") == 10
+    assert (before.weights["imbalanced_threshold"], one.policy.weights["imbalanced_threshold"]) == (1e9, 10.0)
+    one.set("ray_prefix_affinity", {})
+    assert one.policy.weights["imbalanced_threshold"] == 1e9  # what is not named has its default again
+    one.set("random", {})
+    one.set("ray_prefix_affinity", {})
+    assert isinstance(one.policy, RayPrefixAffinityPolicy)
+    assert len(one.policy.sent) == 0
+
+
+def test_explaining_does_not_teach_the_policy_and_routing_does() -> None:
+    router = make_router(replicas=REPLICAS, policy="ray_prefix_affinity")
+    tree = router._policy.policy
+    assert isinstance(tree, RayPrefixAffinityPolicy)
+    chat = tokens("chat", 320)
+    router.explain(request(chat))
+    assert len(tree.sent) == 0
+    decision = router.route(request(chat))
+    assert tree.sent.num_blocks(decision.replica_id) == 20
+    router.replica_failed(decision.replica_id)
+    assert len(tree.sent) == 0
+
+
+def test_a_session_reaches_the_policy() -> None:
+    router = make_router(replicas=REPLICAS, policy="session_hash")
+    reasons = set()
+    for session in (None, "s"):
+        shape = request(tokens("chat", 40))
+        reasons.add(router.explain(type(shape)("r", shape.token_ids, 8, session_id=session)).reason)
+    assert reasons == {"no session: fewest in flight", "hash of the session"}
+
+
+class Routers:
+    def __init__(self, server: ValkeyProcess, stack: ExitStack):
+        self.server, self._stack = server, stack
+
+    def add(self, process: str, registry: CollectorRegistry | None = None) -> PrefixRouter:
+        router = make_router(self.server.url, REPLICAS, process, registry=registry)
+        router.start()
+        self._stack.callback(router.stop)
+        wait_until(lambda: router._state.last_synced is not None, f"{process} follows Redis")
+        return router
+
+
+@pytest.fixture
+def routers(valkey_process: ValkeyProcess) -> Iterator[Routers]:
+    with ExitStack() as stack:
+        valkey_process.start()
+        yield Routers(valkey_process, stack)
+
+
+def expect(policy: str, *found: PrefixRouter) -> None:
+    for router in found:
+        wait_until(lambda router=router: router.policy == policy, f"a router has the policy {policy}")
+
+
+def restarted_empty(routers: Routers) -> None:
+    routers.server.kill()
+    routers.server.start()
+
+
+def flushed(routers: Routers) -> None:
+    routers.server.client().flushall()
+
+
+def test_one_setting_reaches_all_routers_and_those_that_come_later(routers: Routers) -> None:
+    first, second = routers.add("ingress-1"), routers.add("ingress-2")
+    first.set_policy("lmetric", {"count_waiting": 0.0})
+    expect("lmetric", second)
+    late = routers.add("ingress-3")
+    expect("lmetric", late)
+    assert late.status()["weights"] == {"count_waiting": 0.0}
+    assert {router.policy_setting for router in (first, second, late)} == {first.policy_setting}
+    first.stop()
+    late.set_policy("preble", {})
+    expect("preble", second)
+
+
+@pytest.mark.parametrize("loss", [flushed, restarted_empty])
+def test_a_setting_outlives_the_store_and_its_key_expires_without_routers(
+    routers: Routers, loss: Callable[[Routers], None]
+) -> None:
+    first = routers.add("ingress-1")
+    first.set_policy("lmetric", {})
+    client = routers.server.client()
+    wait_until(lambda: client.get(KEYS.policy) is not None, "the setting is stored")
+    loss(routers)
+    wait_until(lambda: client.get(KEYS.policy) is not None, "the setting is stored again")
+    assert wire.decode_policy(client.get(KEYS.policy)) == first.policy_setting
+    assert 0 < client.pttl(KEYS.policy) <= 60_000
+    expect("lmetric", routers.add("ingress-2"))
+
+
+def test_a_configured_policy_is_nobodys_setting(routers: Routers) -> None:
+    routers.add("ingress-1")
+    second = routers.add("ingress-2")
+    second.configure_policy("random", {})
+    third = routers.add("ingress-3")
+    assert (second.policy, third.policy) == ("random", "expected_finish")
+    assert routers.server.client().get(KEYS.policy) is None
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"noise",
+        wire.encode_policy(PolicySetting(2**62, "of_tomorrow")),
+        wire.encode_policy(PolicySetting(2**62, "lmetric", (("x", 1.0),))),
+    ],
+)
+def test_a_setting_that_is_not_understood_is_left_alone(routers: Routers, stored: bytes) -> None:
+    registry = CollectorRegistry()
+    router = routers.add("ingress-1", registry)
+    routers.server.client().set(KEYS.policy, stored)
+    before = router._state.last_synced
+    wait_until(lambda: router._state.last_synced > before + 0.3, "the router polled on")  # type: ignore[operator]
+    assert router.policy == "expected_finish"
+    labels = {"model": "m", "process": "ingress-1", "reason": "malformed"}
+    dropped = registry.get_sample_value("warmlane_index_dropped_records_total", labels) or 0
+    assert dropped == (1 if stored == b"noise" else 0)
