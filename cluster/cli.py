@@ -9,13 +9,20 @@ COMMANDS = {
     "serve": ("cluster.serve_command", "start a cluster on this machine; Ctrl-C stops it"),
     "demo": ("cluster.demo_command", "run one multi-turn workload with two routing policies and compare them"),
     "policy": ("cluster.policy_command", "show or change the routing policy of a running cluster"),
-    "model": ("cluster.model_command", "fetch and convert a model, and print its folder"),
+    "model": ("cluster.model_command", "fetch a model, or tell what it costs in memory"),
 }
 """name -> module with `add_arguments(parser)` and `run(args) -> exit code`, imported when the command is used."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Returns the exit code."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="warmlane", description="LLM serving with prefix-aware routing on Ray.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module_name, summary) in COMMANDS.items():
@@ -25,10 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name in arguments[:1]:
             import_module(module_name).add_arguments(subparser)
     args = parser.parse_args(arguments)
-    try:
-        return int(import_module(COMMANDS[args.command][0]).run(args))
-    except KeyboardInterrupt:
-        return 130
+    return int(import_module(COMMANDS[args.command][0]).run(args))
 
 
 if __name__ == "__main__":

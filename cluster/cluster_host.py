@@ -15,12 +15,15 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from cluster.child_processes import adopt_orphans, end_all_children
 from cluster.config import ServeConfig
 from cluster.host_messages import HostMessage, HostOrders
-from cluster.ray_runtime import put_into_environment, ray_environment, start_ray, start_serve, stop_ray
+from cluster.ray_runtime import cause_of, put_into_environment, ray_environment, start_ray, start_serve, stop_ray
 
 MESSAGES_FD_VARIABLE = "CLUSTER_HOST_MESSAGES_FD"
 READY_SECONDS = 120.0
+STOP_SIGNAL = signal.SIGINT
+"""Ray's C++ code takes SIGTERM for itself and ends the process where it stands."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +46,13 @@ class ClusterHost:
             return 0
         except Exception as error:
             logger.exception("start-up failed")
-            self._say(HostMessage("failed", str(error) or type(error).__name__))
+            self._say(HostMessage("failed", cause_of([str(error)]) if str(error) else type(error).__name__))
             return 1
         finally:
-            stop_ray()
+            try:
+                stop_ray()
+            finally:
+                end_all_children()
 
     def _start(self) -> None:
         self._say(HostMessage("progress", "Starting Ray"))
@@ -81,12 +87,13 @@ class ClusterHost:
 
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough; the supervisor kills what takes too long
+    signal.signal(STOP_SIGNAL, signal.SIG_IGN)  # one is enough; the supervisor kills what takes too long
     sys.exit(0)
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(STOP_SIGNAL, _leave)
+    adopt_orphans()  # should the supervisor be killed, this process is the last one that can end Ray's
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     orders = HostOrders.from_json(sys.stdin.read())
     return ClusterHost(orders, int(os.environ.pop(MESSAGES_FD_VARIABLE))).run()

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from cluster.child_processes import adopt_orphans, end_all_children, end_with_parent
-from cluster.cluster_host import MESSAGES_FD_VARIABLE
+from cluster.cluster_host import MESSAGES_FD_VARIABLE, STOP_SIGNAL
 from cluster.config import ServeConfig
 from cluster.embedded_redis import EmbeddedRedis, check_redis
 from cluster.free_ports import check_free
@@ -49,10 +48,16 @@ class ClusterSupervisor:
         Raises ClusterFailed, PortTaken, RedisUnavailable or OSError. Call `stop` however this ends.
         """
         check_free(self.config.host, self.config.port)
+        if self.config.redis_url is not None:
+            check_redis(self.config.redis_url)
         adopt_orphans()
         self.folder = new_run_folder()
-        yield HostMessage("progress", "Starting Redis" if self.config.redis_url is None else "Looking for Redis")
-        config = replace(self.config, redis_url=self._redis_url(self.folder))
+        config = self.config
+        if config.redis_url is None:
+            yield HostMessage("progress", "Starting Redis")
+            self._redis = EmbeddedRedis(self.folder)
+            self._redis.start()
+            config = replace(config, redis_url=self._redis.url)
         yield from self._start_host(config, self.folder)
 
     def wait(self) -> None:
@@ -66,7 +71,7 @@ class ClusterSupervisor:
         """In order while that takes a reasonable time, else by force. KeyboardInterrupt cuts the waiting short."""
         try:
             if self._host is not None and self._host.poll() is None:
-                self._host.terminate()
+                self._host.send_signal(STOP_SIGNAL)
                 self._host.wait(STOP_SECONDS)
             if self._redis is not None:
                 self._redis.stop()
@@ -78,14 +83,6 @@ class ClusterSupervisor:
     def remove_folder(self) -> None:
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _redis_url(self, folder: Path) -> str:
-        if self.config.redis_url is not None:
-            check_redis(self.config.redis_url)
-            return self.config.redis_url
-        self._redis = EmbeddedRedis(folder)
-        self._redis.start()
-        return self._redis.url
 
     def _start_host(self, config: ServeConfig, folder: Path) -> Iterator[HostMessage]:
         orders = HostOrders(asdict(config), str(self._model_dir), str(folder)).to_json().encode()
@@ -99,7 +96,7 @@ class ClusterSupervisor:
                 pass_fds=(write_end,),
                 env=os.environ | {MESSAGES_FD_VARIABLE: str(write_end)},
                 start_new_session=True,  # Ctrl-C in the terminal is for this process, which stops the other in order
-                preexec_fn=lambda: end_with_parent(signal.SIGTERM),
+                preexec_fn=lambda: end_with_parent(STOP_SIGNAL),
             )
             os.close(write_end)
             if self._host.stdin is not None:

@@ -14,10 +14,10 @@ def cache_root() -> Path:
 def new_run_folder() -> Path:
     """A folder for one cluster: sockets, HAProxy's files, Ray's session, the log. Private to the user.
 
-    Its path is short, because Ray puts Unix sockets some 60 characters deeper and the limit is 107. On a machine whose
-    $TMPDIR is long, /tmp is taken.
+    Its path is short, because Ray and HAProxy put Unix sockets some 70 characters deeper and HAProxy's limit is 97. On
+    a machine whose $TMPDIR is long, /tmp is taken.
     """
     parent = tempfile.gettempdir()
     if len(parent) > 12:
         parent = "/tmp"
-    return Path(tempfile.mkdtemp(prefix="wl-", dir=parent))
+    return Path(tempfile.mkdtemp(prefix="wlc-", dir=parent))

@@ -8,6 +8,7 @@ from pathlib import Path
 from cluster.app import CPU_SHARE
 from cluster.config import ServeConfig
 from cluster.free_ports import FreePorts
+from cluster.gpu_check import check_gpus
 from cluster.haproxy_transport import find_haproxy, haproxy_environment
 
 OBJECT_STORE_BYTES = 100 * 1024**2
@@ -31,7 +32,7 @@ def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:
     binary = find_haproxy()
     if binary is None:
         return environment
-    haproxy = folder / "haproxy"
+    haproxy = folder / "h"
     haproxy.mkdir()
     return environment | haproxy_environment(binary, haproxy, FreePorts())
 
@@ -53,11 +54,7 @@ def start_ray(config: ServeConfig, folder: Path) -> None:
         _node_ip_address="127.0.0.1",
         _metrics_export_port=FreePorts()(),
     )
-    wanted, there = config.gpus_per_replica * config.replicas, int(ray.cluster_resources().get("GPU", 0))
-    if wanted > there:
-        raise ValueError(
-            f"{config.replicas} replicas with {config.gpus_per_replica} GPU need {wanted}, Ray finds {there}"
-        )
+    check_gpus(config, int(ray.cluster_resources().get("GPU", 0)))
 
 
 def start_serve(config: ServeConfig, model_dir: Path) -> Iterator[tuple[int, int]]:
@@ -104,7 +101,7 @@ def cause_of(messages: list[str]) -> str:
             name, colon, rest = line.partition(": ")
             if colon and " " not in name and name.split(".")[-1][:1].isupper() and "RayTaskError" not in name:
                 return rest
-    return next((message for message in messages if message), "Ray Serve gave no reason")
+    return next((message.strip() for message in messages if message.strip()), "Ray Serve gave no reason")
 
 
 def stop_ray() -> None:

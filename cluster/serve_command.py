@@ -14,6 +14,7 @@ from cluster.config import ServeConfig
 from cluster.default_model import ModelUnavailable
 from cluster.embedded_redis import RedisUnavailable
 from cluster.free_ports import PortTaken, check_free
+from cluster.gpu_check import check_gpus
 from cluster.memory_check import check_memory
 from cluster.model_store import resolve_model
 from cluster.startup_report import StartupReport
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         config = ServeConfig.load(flags, args.config)
         check_free(config.host, config.port)
+        check_gpus(config)
         model_dir = resolve_model(config.model, console)
         check_memory(config, model_dir)
     except KeyboardInterrupt:
@@ -69,7 +71,8 @@ def _serve(cluster: ClusterSupervisor, report: StartupReport) -> int:
     except REFUSALS as error:
         keep_folder, code = cluster.log is not None, _refuse(error)
     finally:
-        report.stopping()
+        if cluster.folder is not None:
+            report.stopping()
         cluster.stop()
         if not keep_folder:
             cluster.remove_folder()

@@ -6,9 +6,10 @@ _ALL_INTERFACES = "[::]:0"
 
 
 def keep_grpc_local() -> None:
-    """Ray Serve's replicas open a gRPC port on all interfaces, which unpickles what anybody sends, and no setting closes
-    it. In a cluster on one machine nobody else needs it: a server that asks for any port of all interfaces gets one of
-    loopback instead.
+    """A server that asks for any port of all interfaces gets one of loopback instead.
+
+    Ray Serve's replicas open such a gRPC port, which unpickles what anybody sends, and no setting closes it. In a
+    cluster on one machine nobody else needs it.
     """
     from grpc.aio._server import Server  # grpc.aio.Server is only its interface
 
