@@ -11,6 +11,7 @@ from cluster.api.generation_api import GenerationApi
 from cluster.api.http_app import Handler
 from cluster.api.limits import ApiLimits
 from cluster.api.request_body import read_json_object
+from cluster.api.session import session_of
 from cluster.cluster_scrape import ClusterScrape
 from cluster.readiness import NotReady, Readiness
 from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest
@@ -65,7 +66,7 @@ class OperationsApi:
         fields = await read_json_object(request, self._limits.max_body_bytes)
         chat = "messages" in fields
         body, prompts = await (self._generation.read_chat(fields) if chat else self._generation.read_completion(fields))
-        requests = self._generation.engine_requests(body, prompts, "explain", 0.0)
+        requests = self._generation.engine_requests(body, prompts, "explain", 0.0, session_of(request, fields))
         try:
             decisions = [
                 self._router.explain(
@@ -74,6 +75,7 @@ class OperationsApi:
                         token_ids=request.token_ids,
                         max_new_tokens=request.sampling.max_tokens or 0,
                         extra_keys=request.extra_keys,
+                        session_id=request.session_id,
                     )
                 ).to_dict()
                 for request in islice(requests, 0, None, body.num_choices)

@@ -135,6 +135,7 @@ class RelayedCall:
                     request_id=request.request_id,
                     token_ids=request.token_ids,
                     extra_keys=request.extra_keys,
+                    session_id=request.session_id,
                     max_new_tokens=request.sampling.max_tokens or 0,
                 ),
                 exclude=frozenset(replica_id for replica_id, _ in self._failures),

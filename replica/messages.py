@@ -24,6 +24,7 @@ class GenerateRequest:
     arrival_seconds: `time.time()` at the ingress; TTFT and total latency count from here.
     block_keys: the keys the router computed; a replica whose canary agreed takes them over, else it hashes itself.
     deadline_seconds: `time.time()` after which the request must not be computed any more; None is no deadline.
+    session_id: whose prompts belong together, as the client says; for the router only.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class GenerateRequest:
     extra_keys: ExtraKeys = NO_EXTRA_KEYS
     block_keys: tuple[BlockKey, ...] = ()
     deadline_seconds: float | None = None
+    session_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

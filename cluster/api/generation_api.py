@@ -19,6 +19,7 @@ from cluster.api.generation_response import GenerationResponse
 from cluster.api.limits import ApiLimits
 from cluster.api.prompt_reader import PromptReader
 from cluster.api.request_body import read_json_object, validate
+from cluster.api.session import session_of
 from cluster.api.unsupported_fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, drop_unsupported
 from replica.messages import GenerateRequest
 
@@ -58,13 +59,13 @@ class GenerationApi:
         arrival = time.time()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         body, prompts = await self.read_chat(fields)
-        return self._response(body, prompts, arrival, ChatFormat())
+        return self._response(body, prompts, arrival, ChatFormat(), session_of(request, fields))
 
     async def completions(self, request: Request) -> Response:
         arrival = time.time()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         body, prompts = await self.read_completion(fields)
-        return self._response(body, prompts, arrival, CompletionFormat())
+        return self._response(body, prompts, arrival, CompletionFormat(), session_of(request, fields))
 
     async def read_chat(self, fields: dict[str, Any]) -> tuple[ChatCompletionRequest, list[list[int]]]:
         """The checked body and its one prompt. Raises ApiError."""
@@ -79,7 +80,12 @@ class GenerationApi:
         return body, await self._reader.prompts(body.prompt)
 
     def engine_requests(
-        self, body: ChatCompletionRequest | CompletionRequest, prompts: Sequence[list[int]], id: str, arrival: float
+        self,
+        body: ChatCompletionRequest | CompletionRequest,
+        prompts: Sequence[list[int]],
+        id: str,
+        arrival: float,
+        session_id: str | None = None,
     ) -> list[GenerateRequest]:
         """One per choice, in the order of the choices' indices (37).
 
@@ -97,6 +103,7 @@ class GenerationApi:
                         arrival_seconds=arrival,
                         extra_keys=body.extra_keys,
                         deadline_seconds=arrival + self._limits.request_timeout_seconds,
+                        session_id=session_id,
                     )
                 )
         return requests
@@ -118,9 +125,10 @@ class GenerationApi:
         prompts: Sequence[list[int]],
         arrival: float,
         format: AnswerFormat,
+        session_id: str | None,
     ) -> Response:
         id = format.id_prefix + uuid.uuid4().hex
-        requests = self.engine_requests(body, prompts, id, arrival)
+        requests = self.engine_requests(body, prompts, id, arrival, session_id)
         head = AnswerHead(
             id=id,
             created=int(arrival),
