@@ -53,9 +53,12 @@ class Scheduler:
 
     @property
     def num_queued_prefill_tokens(self) -> int:
-        """Prompt tokens that are still to be computed, running prefills included."""
+        """Prompt tokens that are still to be computed, running prefills included.
+
+        What a waiting request found cached when it came is not among them: routers would take warm replicas for busy.
+        """
         running = sum(request.num_uncomputed_tokens for request in self.running if request.is_prefilling)
-        return running + sum(request.num_uncomputed_tokens for request in self.waiting)
+        return running + sum(request.num_uncomputed_tokens - request.num_cached_at_arrival for request in self.waiting)
 
     def add(self, request: Request) -> None:
         request.num_cached_at_arrival = self.manager.match(request.block_keys, request.num_tokens).num_tokens
