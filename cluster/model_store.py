@@ -8,7 +8,7 @@ from rich.console import Console
 from cluster.default_model import DEFAULT_MODEL, DefaultModel, ModelUnavailable
 from cluster.paths import cache_root
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 
 

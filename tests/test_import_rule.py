@@ -1,0 +1,102 @@
+"""cache <- replica <- cluster and cache <- router <- cluster; no other arrow between the packages."""
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ALLOWED = {
+    "cache": set(),
+    "replica": {"cache"},
+    "router": {"cache"},
+    "cluster": {"cache", "replica", "router"},
+}
+NOT_IN_CACHE = {"torch", "ray", "redis"}
+TOP_LEVEL_FOLDERS = {"cache", "cluster", "deploy", "replica", "router", "tests"}
+
+
+def imported_modules(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            yield node.lineno, node.module or ""
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            if name in ("import_module", "__import__") and node.args and isinstance(node.args[0], ast.Constant):
+                yield node.lineno, str(node.args[0].value)
+
+
+def module_level(tree: ast.Module) -> ast.Module:
+    """The tree without the bodies of functions: what runs when the module is imported."""
+
+    class Cut(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+            return None
+
+    return Cut().visit(tree)
+
+
+def sources(package: str) -> list[Path]:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files, f"{package} holds no Python"
+    return files
+
+
+def violations(package: str, files: list[Path]) -> list[str]:
+    forbidden = set(ALLOWED) - ALLOWED[package] - {package} | {"tests", "deploy"}
+    found = []
+    for path in files:
+        for line, module in imported_modules(ast.parse(path.read_text(), str(path))):
+            if module.partition(".")[0] in forbidden:
+                found.append(f"{path}:{line} imports {module}")
+    return found
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_only_the_allowed_arrows(package: str) -> None:
+    assert violations(package, sources(package)) == []
+
+
+def test_cache_imports_no_torch_ray_or_redis_at_module_level() -> None:
+    found = []
+    for path in sources("cache"):
+        for line, module in imported_modules(module_level(ast.parse(path.read_text()))):
+            if module.partition(".")[0] in NOT_IN_CACHE:
+                found.append(f"{path}:{line} imports {module}")
+    assert found == []
+
+
+def test_deploy_holds_no_python() -> None:
+    assert list((ROOT / "deploy").rglob("*.py")) == []
+
+
+def test_no_other_top_level_folder() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    folders = {name.partition("/")[0] for name in tracked.stdout.splitlines() if "/" in name}
+    assert {name for name in folders if not name.startswith(".")} == TOP_LEVEL_FOLDERS
+
+
+@pytest.mark.parametrize(
+    ("package", "code"),
+    [
+        ("cache", "import replica.engine"),
+        ("replica", "def f():\n    from router.load import Load"),
+        ("router", "import importlib\nimportlib.import_module('replica')"),
+        ("router", "from cluster import app"),
+        ("cluster", "from tests import conftest"),
+    ],
+)
+def test_the_walk_sees_a_wrong_arrow(tmp_path: Path, package: str, code: str) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(code)
+    assert len(violations(package, [path])) == 1
