@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 
-def convert(gguf_path: Path, target: Path, model_max_length: int = 8192) -> None:
+def convert(gguf_path: Path, target: Path, model_max_length: int = 8192, *, needs_chat_template: bool = True) -> None:
     """Dequantises to float32 and saves safetensors, config and tokenizer (with its chat template) to `target`.
 
     model_max_length: tokens of the model's window, which GGUF's tokenizer part does not carry.
+    Raises ValueError where the file has no chat template, unless it needs none (a base model).
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -25,7 +26,7 @@ def convert(gguf_path: Path, target: Path, model_max_length: int = 8192) -> None
     model.tie_weights()
     model.generation_config = loaded.generation_config
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    if not tokenizer.chat_template:
+    if needs_chat_template and not tokenizer.chat_template:
         raise ValueError(f"{name} carries no chat template")
     tokenizer.model_max_length = model_max_length
     tokenizer.save_pretrained(target)

@@ -3,7 +3,9 @@
 from functools import cache
 
 import pytest
+import torch
 
+from replica.attention.choice import BACKENDS
 from replica.kv_pages import LayerShape
 from replica.model_probe import probe_model
 from tests.replica.tiny_models import (
@@ -34,6 +36,11 @@ def answered(family: str) -> tuple[list[list[int]], list[list[int]]]:
     return list(prompts), list(answers)
 
 
+def cpu_backends() -> list[str]:
+    cpu = torch.device("cpu")
+    return [name for name, backend in BACKENDS.items() if backend.unavailable_because(cpu, torch.float32) is None]
+
+
 families = pytest.mark.parametrize("family", FAMILIES)
 
 
@@ -52,9 +59,10 @@ def test_alone_cold_and_warm(family: str) -> None:
 
 
 @families
-def test_all_at_once_cold_then_warm(family: str) -> None:
+@pytest.mark.parametrize("backend", cpu_backends())
+def test_all_at_once_cold_then_warm(family: str, backend: str) -> None:
     prompts, answers = answered(family)
-    engine = tiny_engine(family)
+    engine = tiny_engine(family, attention_backend=backend)
     requests = [greedy(prompt, MAX_TOKENS) for prompt in prompts]
     assert run(engine, requests) == answers
     before = engine.counters.num_hit_tokens
