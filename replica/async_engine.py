@@ -7,9 +7,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
+from cache.wire import ReplicaLoad
 from replica.engine import Engine
+from replica.engine_load import engine_load
 from replica.errors import EngineDead
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 
@@ -40,6 +43,7 @@ class AsyncEngine:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._subscribers: dict[str, _Subscriber] = {}
+        self._arriving: dict[_Subscriber, int] = {}
         self._dead: str | None = None
         self._closing = False
         self._failed_in_a_row = 0
@@ -56,6 +60,8 @@ class AsyncEngine:
         subscriber = _Subscriber(asyncio.get_running_loop())
         finished = False
         try:
+            match = self._engine.manager.match(request.block_keys, len(request.token_ids))
+            self._arriving[subscriber] = len(request.token_ids) - match.num_tokens
             await asyncio.wrap_future(self._call(lambda: self._add(request, subscriber)))
             while not finished:
                 chunks = [await subscriber.queue.get()]
@@ -64,6 +70,7 @@ class AsyncEngine:
                 finished = chunks[-1].finish_reason is not None
                 yield chunks
         finally:
+            self._arriving.pop(subscriber, None)
             if not finished:
                 self.abort(request.request_id, subscriber)
 
@@ -90,6 +97,17 @@ class AsyncEngine:
     def engine(self) -> Engine:
         """For reading counters and gauges from other threads: single numbers, possibly one step old."""
         return self._engine
+
+    def load(self) -> ReplicaLoad:
+        """What routers are told, from any thread. Requests that wait for a long step to end before the engine takes
+        them are counted: routers would send more to a replica that seems to have less to do than it has (C6)."""
+        load = engine_load(self._engine.scheduler, self._engine.cost)
+        arriving = list(self._arriving.values())
+        return replace(
+            load,
+            num_waiting=load.num_waiting + len(arriving),
+            queued_prefill_tokens=load.queued_prefill_tokens + sum(arriving),
+        )
 
     def check_health(self) -> None:
         """Raises EngineDead when the loop has died or a step is stuck (55)."""
@@ -131,6 +149,7 @@ class AsyncEngine:
                 future.set_exception(EngineDead(self._dead or "the engine is closed"))
 
     def _add(self, request: GenerateRequest, subscriber: _Subscriber) -> None:
+        self._arriving.pop(subscriber, None)
         self._engine.add(request)
         self._subscribers[request.request_id] = subscriber
 

@@ -9,12 +9,11 @@ from ray import serve
 
 from cache.block_hasher import BlockHasher
 from cache.redis_keys import RedisKeys
-from cache.wire import ReplicaLoad, ReplicaRegistration
+from cache.wire import ReplicaRegistration
 from replica.async_engine import AsyncEngine
 from replica.engine import Engine
 from replica.engine_config import EngineConfig
 from replica.engine_factory import build_engine
-from replica.engine_load import engine_load
 from replica.event_publisher import EventPublisher
 from replica.messages import GenerateRequest, TokenChunk
 from replica.metrics import EngineMetrics
@@ -50,9 +49,7 @@ class ReplicaDeployment:
             num_blocks=built.manager.pool.num_pages,
             started_at=time.time(),
         )
-        self._publisher = EventPublisher(
-            redis_url, RedisKeys(fingerprint), registration, load=lambda: replica_load(built)
-        )
+        self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._engine.load)
         metrics.on_kv_events = self._publisher.publish
         self._publisher.start()
 
@@ -76,7 +73,7 @@ class ReplicaDeployment:
             "replica_id": self.replica_id,
             "incarnation": self.incarnation,
             "model": self._model_name,
-            "load": replica_load(self._engine.engine),
+            "load": self._engine.load(),
             "redis_connected": self._publisher.connected,
         }
 
@@ -100,7 +97,3 @@ class ReplicaDeployment:
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
-
-
-def replica_load(engine: Engine) -> ReplicaLoad:
-    return engine_load(engine.scheduler, engine.cost)

@@ -185,3 +185,18 @@ async def test_closing_ends_what_runs(running: AsyncEngine) -> None:
     assert (await task)[-1].finish_reason is FinishReason.ABORT
     with pytest.raises(EngineDead, match="closed"):
         await collect(running, greedy([1], 1))
+
+
+async def test_c6_the_load_counts_requests_that_wait_for_a_step_to_end(running: AsyncEngine) -> None:
+    """A prefill step on a CPU takes seconds; a router that sees nothing of what it sent would send more."""
+    step_ends = threading.Event()
+    long_step = asyncio.create_task(running.call(lambda _: step_ends.wait(20.0)))
+    answers = [asyncio.create_task(collect(running, greedy(random_prompt(30, seed=seed), 2))) for seed in range(3)]
+    await until(lambda: running.load().num_waiting == 3)
+    assert running.load().queued_prefill_tokens == 90
+    answers[0].cancel()
+    await until(lambda: running.load().num_waiting == 2)
+    step_ends.set()
+    await asyncio.gather(long_step, *answers[1:])
+    await until(lambda: is_idle(running))
+    assert (running.load().num_waiting, running.load().queued_prefill_tokens) == (0, 0)

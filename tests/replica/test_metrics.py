@@ -6,8 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from cache.block_hasher import BlockHasher
 from replica.engine_config import EngineConfig
 from replica.engine_factory import build_engine
+from replica.engine_load import engine_load
 from replica.metrics import EngineMetrics
-from replica.replica_deployment import replica_load
 from replica.warm_up import warm_up
 from tests.replica.tiny_models import greedy, loaded, random_prompt, run, tiny_engine, tiny_model
 
@@ -87,7 +87,7 @@ def test_gauges_are_fresh_while_requests_run() -> None:
 def test_warm_up_measures_the_speed_and_leaves_nothing_behind() -> None:
     engine = tiny_engine(num_blocks=64)
     warm_up(engine)
-    load = replica_load(engine)
+    load = engine_load(engine.scheduler, engine.cost)
     assert load.prefill_tokens_per_second > 0
     assert load.decode_step_seconds > 0
     assert (load.num_running, load.num_waiting, load.queued_prefill_tokens) == (0, 0, 0)
