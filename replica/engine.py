@@ -9,16 +9,19 @@ import torch
 
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
+from replica.admission_checks import AdmissionChecks
 from replica.engine_counters import EngineCounters
 from replica.engine_observer import EngineObserver
 from replica.errors import EngineOverloaded, RequestRefused
-from replica.messages import FinishReason, GenerateRequest, TokenChunk, Usage
+from replica.logprobs import logprobs_of
+from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs, Usage
 from replica.model_runner import BlockTableOf
 from replica.request import Request, RequestState
 from replica.request_times import RequestTimes
 from replica.sampler import Sampler
 from replica.scheduler import Scheduler
 from replica.step_cost import StepCost
+from replica.step_logits import StepLogits
 from replica.step_plan import StepPlan
 from replica.text_stream import TextStream
 
@@ -70,11 +73,16 @@ class Engine:
         self._runner = runner
         self._vocabulary = vocabulary
         self._hasher = hasher
-        self._max_waiting_requests = max_waiting_requests
-        self._max_waiting_tokens = max_waiting_tokens
+        self._checks = AdmissionChecks(
+            vocab_size=vocabulary.vocab_size,
+            window=vocabulary.max_model_len,
+            pool_tokens=self.manager.pool.num_pages * self.manager.page_size,
+            max_waiting_requests=max_waiting_requests,
+            max_waiting_tokens=max_waiting_tokens,
+        )
         self._observer = observer or EngineObserver()
         self._clock = clock
-        self._sampler = Sampler()
+        self._sampler = Sampler(vocabulary.eos_token_ids)
         self._requests: dict[str, Request] = {}
         self._streams: dict[str, TextStream] = {}
         self._times: dict[str, RequestTimes] = {}
@@ -90,7 +98,7 @@ class Engine:
     @property
     def longest_request_tokens(self) -> int:
         """The most tokens that prompt and answer of one request may have together."""
-        return min(self._vocabulary.max_model_len, self.manager.pool.num_pages * self.manager.page_size)
+        return self._checks.longest_request_tokens
 
     @property
     def has_work(self) -> bool:
@@ -100,8 +108,10 @@ class Engine:
         """Queues a request. Raises RequestRefused for what can never be served and EngineOverloaded for what can not
         be served now; nothing but the count of rejected requests changes then (A22, A39)."""
         try:
-            max_total_tokens = self._checked_length(message)
-            self._check_queue(message)
+            if message.request_id in self._requests:
+                raise RequestRefused(f"request {message.request_id} is running already", param="request_id")
+            max_total_tokens = self._checks.max_total_tokens(message)
+            self._checks.check_queue(self.scheduler, len(message.token_ids))
         except (RequestRefused, EngineOverloaded):
             self.counters.num_finished[FinishReason.REJECTED] += 1
             raise
@@ -111,38 +121,6 @@ class Engine:
         self._times[request.id] = RequestTimes(message.arrival_seconds, queued=self._clock())
         self._requests[request.id] = request
         self.scheduler.add(request)
-
-    def _check_queue(self, message: GenerateRequest) -> None:
-        if message.request_id in self._requests:
-            raise RequestRefused(f"request {message.request_id} is running already", param="request_id")
-        waiting = self.scheduler.waiting
-        if len(waiting) >= self._max_waiting_requests:
-            raise EngineOverloaded(f"{len(waiting)} requests wait already, the bound is {self._max_waiting_requests}")
-        queued = self.scheduler.num_queued_prefill_tokens
-        if waiting and queued + len(message.token_ids) > self._max_waiting_tokens:
-            raise EngineOverloaded(f"{queued} tokens wait already, the bound is {self._max_waiting_tokens}")
-
-    def _checked_length(self, message: GenerateRequest) -> int:
-        """The most tokens that prompt and answer may have together."""
-        num_prompt, window = len(message.token_ids), self._vocabulary.max_model_len
-        pool = self.manager.pool.num_pages * self.manager.page_size
-        if not num_prompt:
-            raise RequestRefused("the prompt has no tokens; at least 1 is needed", param="prompt")
-        bad = next((i for i in message.token_ids if not 0 <= i < self._vocabulary.vocab_size), None)
-        if bad is not None:
-            raise RequestRefused(
-                f"token id {bad} is not in the vocabulary of {self._vocabulary.vocab_size}", param="prompt"
-            )
-        max_tokens = message.sampling.max_tokens
-        longest = num_prompt + (1 if max_tokens is None else max_tokens)
-        for bound, what in ((window, "the model's context length"), (pool, "this replica's KV cache")):
-            if longest > bound:
-                raise RequestRefused(
-                    f"the prompt has {num_prompt} tokens and max_tokens is {max_tokens}, but {what} is {bound} tokens",
-                    param="max_tokens" if num_prompt < bound else "prompt",
-                    code="context_length_exceeded",
-                )
-        return longest if max_tokens is not None else min(window, pool)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> TokenChunk | None:
         """Ends a request in whatever state; None for one that is unknown or has ended (A16)."""
@@ -158,8 +136,9 @@ class Engine:
         if plan.scheduled:
             try:
                 logits = self._runner.run(plan, self.manager.block_table)
-                sampling = [item.request for item in plan.scheduled if item.samples]
-                tokens = self._sampler.sample(logits, sampling) if sampling else []
+                rows = StepLogits(plan, logits)
+                rows.keep_prompt_logprobs()
+                sampled = self._sample(rows)
             except Exception as error:
                 logger.exception("engine step failed")
                 self.counters.num_failed_steps += 1
@@ -167,7 +146,7 @@ class Engine:
             else:
                 self._note_step(plan, self._clock() - started)
                 self.scheduler.commit(plan)
-                chunks += [self._take_token(*pair) for pair in zip(sampling, tokens, strict=True)]
+                chunks += [self._take_token(*each) for each in sampled]
         self._tell_events()
         if not self.has_work:
             self._check_idle()
@@ -216,23 +195,46 @@ class Engine:
         self.counters.num_computed_positions += plan.num_tokens
         self.cost.observe(plan, seconds)
 
-    def _take_token(self, request: Request, token_id: int | None) -> TokenChunk:
+    def _sample(self, rows: StepLogits) -> list[tuple[Request, int | None, TokenLogprobs | None]]:
+        """Each sampling request with its next token, None where its logits are broken, and that token's logprobs."""
+        if not rows.sampling:
+            return []
+        logits, requests = rows.to_sample, rows.sampling
+        tokens = self._sampler.sample(logits, requests)
+        told: dict[str, TokenLogprobs] = {}
+        asking = [row for row, request in enumerate(requests) if request.sampling.top_logprobs is not None]
+        if asking:
+            num_top = [requests[row].sampling.top_logprobs or 0 for row in asking]
+            results = logprobs_of(logits[asking], [tokens[row] or 0 for row in asking], num_top)
+            told = {requests[row].id: result for row, result in zip(asking, results, strict=True)}
+        return [(request, token, told.get(request.id)) for request, token in zip(requests, tokens, strict=True)]
+
+    def _take_token(self, request: Request, token_id: int | None, logprobs: TokenLogprobs | None) -> TokenChunk:
         if token_id is None:
             return self._fail(request, "the model gave logits that are not finite")
+        if request.num_tokens >= request.max_total_tokens:  # max_tokens is 0: the prompt alone was wanted (12)
+            return self._finish(request, FinishReason.LENGTH)
         self.scheduler.append_token(request, token_id)
         self.counters.num_generated_tokens += 1
         self._note_token(self._times[request.id])
-        stream = self._streams[request.id]
-        sampling = request.sampling
+        text, reason = self._text_of(request, token_id)
+        told = (logprobs,) if logprobs is not None else ()
+        if reason is not None:
+            return self._finish(request, reason, text, [token_id], logprobs=told)
+        return TokenChunk(request.id, text, [token_id], logprobs=told, prompt_logprobs=_first_time(request))
+
+    def _text_of(self, request: Request, token_id: int) -> tuple[str, FinishReason | None]:
+        """What the newest token makes visible, and why the request ends with it."""
+        stream, sampling = self._streams[request.id], request.sampling
         is_eos = token_id in self._vocabulary.eos_token_ids and not sampling.ignore_eos
         if is_eos or token_id in sampling.stop_token_ids:
-            return self._finish(request, FinishReason.STOP, stream.flush(), [token_id])
-        text = stream.push(token_id)
+            return stream.flush(), FinishReason.STOP
+        text = stream.push(token_id, may_stop=request.num_generated_tokens > sampling.min_tokens)
         if stream.stopped:
-            return self._finish(request, FinishReason.STOP, text, [token_id])
+            return text, FinishReason.STOP
         if request.num_tokens >= request.max_total_tokens:
-            return self._finish(request, FinishReason.LENGTH, text + stream.flush(), [token_id])
-        return TokenChunk(request.id, text, [token_id])
+            return text + stream.flush(), FinishReason.LENGTH
+        return text, None
 
     def _note_token(self, times: RequestTimes) -> None:
         now = self._clock()
@@ -252,6 +254,7 @@ class Engine:
         text: str = "",
         token_ids: list[int] | None = None,
         error: str | None = None,
+        logprobs: Sequence[TokenLogprobs] = (),
     ) -> TokenChunk:
         """The one way out (A18): pages, sampler, text, times and counters are settled once."""
         if request.state is RequestState.FINISHED:
@@ -262,4 +265,11 @@ class Engine:
         self.counters.num_finished[reason] += 1
         self._observer.finished(reason, self._clock() - self._times.pop(request.id).arrived)
         usage = Usage(request.num_prompt_tokens, request.num_generated_tokens, request.num_cached_tokens or 0)
-        return TokenChunk(request.id, text, token_ids or [], reason, usage, error)
+        return TokenChunk(
+            request.id, text, token_ids or [], reason, usage, error, logprobs, prompt_logprobs=_first_time(request)
+        )
+
+
+def _first_time(request: Request) -> Sequence[TokenLogprobs]:
+    """The prompt's logprobs for the first chunk of a request, nothing for the later ones."""
+    return request.prompt_logprobs if request.num_generated_tokens <= 1 else ()

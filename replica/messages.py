@@ -1,5 +1,6 @@
 """What crosses the border between ingress and replica. Plain data; nothing here knows tensors or HTTP."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -47,11 +48,22 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely the model held a token to be, and the likeliest (token id, logprob) pairs, the first the likeliest."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenChunk:
     """What became visible of one request since the chunk before. The last one carries finish_reason and usage.
 
     text may be empty (a character or a possible stop string is still incomplete).
     error: a message for the client when finish_reason is error, timeout or rejected.
+    logprobs: one per token of token_ids where they were asked for, else empty.
+    prompt_logprobs: in the first chunk, one per prompt token from the second on, where they were asked for.
     """
 
     request_id: str
@@ -60,3 +72,5 @@ class TokenChunk:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     error: str | None = None
+    logprobs: Sequence[TokenLogprobs] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] = ()

@@ -64,6 +64,5 @@ def _flat_batch(scheduled: Sequence[ScheduledRequest]) -> tuple[list[int], list[
         end = item.start + item.num_tokens
         token_ids += item.request.token_ids[item.start : end]
         positions += range(item.start, end)
-        if item.samples:
-            last_rows.append(len(token_ids) - 1)
+        last_rows += range(len(token_ids) - item.num_logit_rows, len(token_ids))
     return token_ids, positions, last_rows

@@ -3,7 +3,7 @@
 from enum import Enum, auto
 
 from cache.block_hasher import BlockKey
-from replica.messages import FinishReason, GenerateRequest
+from replica.messages import FinishReason, GenerateRequest, TokenLogprobs
 
 
 class RequestState(Enum):
@@ -18,7 +18,8 @@ class Request:
     token_ids: prompt and generated tokens. num_computed_tokens: leading tokens whose K/V lie in the request's pages.
     num_cached_at_arrival: what a match would have given when the request was queued.
     num_cached_tokens: tokens served from cached pages at the first admission; None before it. block_keys: keys of the
-    full blocks of token_ids, extended as tokens come.
+    full blocks of token_ids, extended as tokens come. prompt_logprobs: of the prompt's tokens from the second on, as
+    far as they are computed.
     """
 
     def __init__(self, message: GenerateRequest, max_total_tokens: int, block_keys: list[BlockKey]):
@@ -37,6 +38,7 @@ class Request:
         self.num_preemptions = 0
         self.num_skips = 0
         self.num_share_waits = 0
+        self.prompt_logprobs: list[TokenLogprobs] = []
 
     @property
     def num_tokens(self) -> int:
@@ -54,3 +56,9 @@ class Request:
     def is_prefilling(self) -> bool:
         """More than the one newest token is still to be computed."""
         return self.num_uncomputed_tokens > 1
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Some are still to be computed. Until then the cache must not be read: a position that is served from it has
+        no logits (C43)."""
+        return self.sampling.prompt_logprobs and len(self.prompt_logprobs) < self.num_prompt_tokens - 1

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from cache.block_hasher import BlockHasher
-from cache.kv_cache_manager import KVCacheManager, PrefixMatch
+from cache.kv_cache_manager import NO_MATCH, KVCacheManager, PrefixMatch
 from replica.inflight_prefixes import InflightPrefixes
 from replica.request import Request, RequestState
 from replica.step_plan import StepPlan
@@ -15,6 +15,8 @@ MAX_SKIPS = 64
 """After so many steps of being passed over, a request lets nobody pass any more."""
 MAX_SHARE_WAITS = 64
 """How many steps a request waits for a prefix that another one is computing (A12)."""
+MAX_LOGIT_ROWS = 256
+"""Prompt tokens of a request per step where each needs logits: a row is as wide as the vocabulary."""
 
 
 class Scheduler:
@@ -61,7 +63,7 @@ class Scheduler:
         return running + sum(request.num_uncomputed_tokens - request.num_cached_at_arrival for request in self.waiting)
 
     def add(self, request: Request) -> None:
-        request.num_cached_at_arrival = self.manager.match(request.block_keys, request.num_tokens).num_tokens
+        request.num_cached_at_arrival = self._match(request).num_tokens
         self.waiting.append(request)
 
     def schedule(self) -> StepPlan:
@@ -104,16 +106,27 @@ class Scheduler:
     def _schedule_prefills(self, plan: StepPlan, budget: int) -> int:
         for request in self.running:
             if budget and request.is_prefilling:
-                num_tokens = min(request.num_uncomputed_tokens, budget)
-                plan.add(request, num_tokens)
-                budget -= num_tokens
+                budget -= self._add_chunk(plan, request, budget)
         return budget
+
+    def _add_chunk(self, plan: StepPlan, request: Request, budget: int) -> int:
+        """Plans as much of the request as the budget allows; returns how many tokens that is."""
+        num_tokens = min(request.num_uncomputed_tokens, budget)
+        if request.wants_prompt_logprobs:
+            num_tokens = min(num_tokens, MAX_LOGIT_ROWS)
+        plan.add(request, num_tokens)
+        return num_tokens
+
+    def _match(self, request: Request) -> PrefixMatch:
+        if request.wants_prompt_logprobs:  # what comes from the cache has no logits (C43)
+            return NO_MATCH
+        return self.manager.match(request.block_keys, request.num_tokens)
 
     def _admit_waiting(self, plan: StepPlan, budget: int) -> None:
         for request in self._candidates():
             if not budget or len(self.running) >= self._max_num_seqs:
                 break
-            match = self.manager.match(request.block_keys, request.num_tokens)
+            match = self._match(request)
             if self._waits_for_prefix(request, match):
                 continue
             if not self._fits(request, match):
@@ -121,10 +134,8 @@ class Scheduler:
                 continue
             self.waiting.remove(request)
             self._start(request, match)
-            num_tokens = min(request.num_uncomputed_tokens, budget)
-            plan.add(request, num_tokens)
+            budget -= self._add_chunk(plan, request, budget)
             plan.admitted.append(request)
-            budget -= num_tokens
 
     def _candidates(self) -> Iterator[Request]:
         """Waiting requests in arrival order, ending behind the first that was passed over too often."""
@@ -137,7 +148,9 @@ class Scheduler:
 
     def _waits_for_prefix(self, request: Request, match: PrefixMatch) -> bool:
         """Whether somebody computes a good part of what the request lacks right now; bounded."""
-        if not self.manager.prefix_caching or request.num_share_waits >= MAX_SHARE_WAITS:
+        if not self.manager.prefix_caching or request.wants_prompt_logprobs:
+            return False
+        if request.num_share_waits >= MAX_SHARE_WAITS:
             return False
         num_matched = match.num_tokens // self.manager.block_size
         num_shared = self._inflight.num_leading(request.block_keys[num_matched:])

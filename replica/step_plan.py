@@ -18,6 +18,20 @@ class ScheduledRequest:
     def samples(self) -> bool:
         return self.start + self.num_tokens == self.request.num_tokens
 
+    @property
+    def num_prompt_rows(self) -> int:
+        """Positions at the end of this chunk whose logits tell how likely the prompt's next token was."""
+        request = self.request
+        if not request.wants_prompt_logprobs:
+            return 0
+        end = min(self.start + self.num_tokens, request.num_prompt_tokens - 1)
+        return max(0, end - max(self.start, len(request.prompt_logprobs)))
+
+    @property
+    def num_logit_rows(self) -> int:
+        """The last so many rows of this chunk need logits: those of the prompt's tokens and the one to sample from."""
+        return self.num_prompt_rows + self.samples
+
 
 @dataclass(slots=True)
 class StepPlan:

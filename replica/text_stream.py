@@ -20,8 +20,10 @@ class TextStream:
         """A stop string was seen; no more text will come."""
         return self._stop.stopped
 
-    def push(self, token_id: int) -> str:
-        return self._stop.push(self._detokenizer.push(token_id))
+    def push(self, token_id: int, may_stop: bool = True) -> str:
+        """The text that this token made safe to send. may_stop: False where no stop string is to be looked for yet."""
+        text = self._detokenizer.push(token_id)
+        return self._stop.push(text) if may_stop else text
 
     def flush(self) -> str:
         """The rest, when the generation has ended without a stop string."""
