@@ -12,9 +12,10 @@ from replica.engine import Engine
 from replica.engine_config import EngineConfig
 from replica.engine_observer import EngineObserver
 from replica.errors import UnsupportedModel
+from replica.kernels.fast_path import Forward, fastest_forward
 from replica.kv_pages import KVPages, LayerShape
 from replica.model_loader import LoadedModel, load_model
-from replica.model_probe import probe_model, verify_paged
+from replica.model_probe import probe_model
 from replica.model_runner import ModelRunner
 from replica.pool_sizing import num_pages
 from replica.scheduler import Scheduler
@@ -36,7 +37,7 @@ def build_engine(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     loaded = loaded or load_model(config)
-    shapes, backend, page_size = _verified_backend(config, loaded)
+    shapes, backend, page_size, forward = _verified_backend(config, loaded)
     pool_pages = num_pages(config, shapes, loaded.dtype, loaded.device, page_size, loaded.max_model_len)
     pages = KVPages(shapes, pool_pages, page_size, loaded.dtype, loaded.device)
     logger.info(
@@ -55,7 +56,7 @@ def build_engine(
     )
     return Engine(
         scheduler,
-        ModelRunner(loaded.model, pages, backend),
+        ModelRunner(forward, pages, backend),
         TokenizerVocabulary(loaded.tokenizer, loaded.eos_token_ids, loaded.vocab_size, loaded.max_model_len),
         hasher,
         max_waiting_requests=config.max_waiting_requests,
@@ -64,8 +65,11 @@ def build_engine(
     )
 
 
-def _verified_backend(config: EngineConfig, loaded: LoadedModel) -> tuple[list[LayerShape], AttentionBackend, int]:
-    """What each layer stores, the best attention backend that serves this model right, and the tokens of its pages.
+def _verified_backend(
+    config: EngineConfig, loaded: LoadedModel
+) -> tuple[list[LayerShape], AttentionBackend, int, Forward]:
+    """What each layer stores, the best attention backend that serves this model right, the tokens of its pages, and
+    the forward pass that runs on it.
 
     Raises UnsupportedModel with the last backend's cause where none does.
     """
@@ -75,11 +79,13 @@ def _verified_backend(config: EngineConfig, loaded: LoadedModel) -> tuple[list[L
     shapes, reference = probe_model(loaded.model, loaded.vocab_size)
     for backend, page_size in candidates:
         try:
-            verify_paged(loaded.model, shapes, backend, page_size, loaded.vocab_size, reference)
+            forward = fastest_forward(
+                loaded.model, shapes, backend, page_size, loaded.vocab_size, loaded.max_model_len, reference
+            )
         except UnsupportedModel as error:
             if backend is candidates[-1][0]:
                 raise
             logger.warning("attention backend %s does not suit this model: %s", backend.name, error)
         else:
-            return shapes, backend, page_size
+            return shapes, backend, page_size, forward
     raise ValueError("no attention backend can run here")

@@ -96,8 +96,17 @@ def witness_layers(model: PreTrainedModel, vocab_size: int) -> list[LayerShape]:
 
     Raises UnsupportedModel with the cause. The model is on paged attention from here on.
     """
-    text_config = model.config.get_text_config()
-    refuse_unservable_config(text_config)
+    refuse_unservable_config(model.config.get_text_config())
+    return _witness(model, vocab_size).shapes(model.config.get_text_config())
+
+
+def layer_options(model: PreTrainedModel, vocab_size: int) -> list[LayerOptions]:
+    """What each layer asks of attention. Raises UnsupportedModel."""
+    witness = _witness(model, vocab_size)
+    return [witness.options[i] for i in range(model.config.get_text_config().num_hidden_layers)]
+
+
+def _witness(model: PreTrainedModel, vocab_size: int) -> _LayerWitness:
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         raise UnsupportedModel("it computes the logits of all tokens of a step (its forward has no logits_to_keep)")
     use_paged_attention(model)
@@ -106,7 +115,7 @@ def witness_layers(model: PreTrainedModel, vocab_size: int) -> list[LayerShape]:
     arguments = {cache_argument(model): witness, "paged_step": witness, "position_ids": positions}
     with torch.inference_mode():
         _explained(model, input_ids=_probe_ids(vocab_size, model.device)[:1], **arguments)
-    return witness.shapes(text_config)
+    return witness
 
 
 def verify_paged(

@@ -23,6 +23,14 @@ class PagedStep:
         self._layout = layout
         self._backend = backend
 
+    @property
+    def pages(self) -> KVPages:
+        return self._pages
+
+    @property
+    def layout(self) -> BatchLayout:
+        return self._layout
+
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:

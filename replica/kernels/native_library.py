@@ -22,7 +22,7 @@ from replica.kernels import structs
 logger = logging.getLogger(__name__)
 
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
-_SOURCES = ("linear.c", "attention.c")
+_SOURCES = ("linear.c", "attention.c", "decoder.c")
 _COMPILE_SECONDS = 120
 
 

@@ -1,5 +1,7 @@
 """Gives a transformers model linear layers on packed weights."""
 
+import copy
+
 import torch
 
 from replica.kernels.packed_weight import PackedWeight
@@ -17,19 +19,20 @@ class PackedLinear(torch.nn.Module):
         return self._weight(x)
 
 
-class PackedLinears:
-    """All plain linear layers of a model, swapped for packed ones; `undo` puts the originals back."""
+def with_packed_linears(model: torch.nn.Module) -> torch.nn.Module:
+    """The same model, its other parts shared, with all plain linear layers on packed weights; `model` stays as it is.
 
-    def __init__(self, model: torch.nn.Module):
-        """Layers of a class derived from nn.Linear are left alone: they compute something else."""
-        self._originals: list[tuple[torch.nn.Module, str, torch.nn.Linear]] = []
-        for parent in list(model.modules()):
-            for name, child in list(parent.named_children()):
-                if type(child) is torch.nn.Linear and child.weight.dtype == torch.float32:
-                    self._originals.append((parent, name, child))
-                    setattr(parent, name, PackedLinear(child))
+    Layers of a class derived from nn.Linear are left alone: they compute something else.
+    """
+    copies: dict[int, torch.nn.Module] = {}
 
-    def undo(self) -> None:
-        for parent, name, child in self._originals:
-            setattr(parent, name, child)
-        self._originals.clear()
+    def packed(module: torch.nn.Module) -> torch.nn.Module:
+        if id(module) not in copies:
+            if type(module) is torch.nn.Linear and module.weight.dtype == torch.float32:
+                copies[id(module)] = PackedLinear(module)
+            else:
+                copies[id(module)] = twin = copy.copy(module)
+                twin._modules = {name: child and packed(child) for name, child in module._modules.items()}
+        return copies[id(module)]
+
+    return packed(model)

@@ -47,6 +47,74 @@ class AttentionLayer(ctypes.Structure):
     ]
 
 
+class DecoderLayer(ctypes.Structure):
+    """decoder.h"""
+
+    _fields_: ClassVar = [
+        ("qkv", Linear),
+        ("attention_out", Linear),
+        ("gate_up", Linear),
+        ("mlp_out", Linear),
+        ("input_norm", c_void_p),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
+        ("attention_out_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("mlp_out_norm", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("attention", AttentionLayer),
+        ("rotary_dim", c_int64),
+        ("norm_eps", c_float),
+    ]
+
+
+class Decoder(ctypes.Structure):
+    """decoder.h"""
+
+    _fields_: ClassVar = [
+        ("layers", POINTER(DecoderLayer)),
+        ("head", Linear),
+        ("final_norm", c_void_p),
+        ("num_layers", c_int64),
+        ("hidden", c_int64),
+        ("final_norm_eps", c_float),
+    ]
+
+
+class Step(ctypes.Structure):
+    """decoder.h"""
+
+    _fields_: ClassVar = [
+        ("batch", Batch),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("last_rows", c_void_p),
+        ("num_tokens", c_int64),
+        ("num_last", c_int64),
+    ]
+
+
+class Workspace(ctypes.Structure):
+    """decoder.h"""
+
+    _fields_: ClassVar = [
+        ("hidden", c_void_p),
+        ("other", c_void_p),
+        ("qkv", c_void_p),
+        ("attended", c_void_p),
+        ("inner", c_void_p),
+        ("scratch", c_void_p),
+        ("logits", c_void_p),
+        ("counters", c_void_p),
+        ("thread_floats", c_int64),
+    ]
+
+
+COUNTER_BYTES = 64
+"""team.h: one cache line per counter."""
+
+
 def declare(library: ctypes.CDLL) -> None:
     """Sets argument and result types, without which ctypes would cut pointers to 32 bits."""
     library.panel_width.argtypes, library.panel_width.restype = [], c_int64
@@ -57,5 +125,7 @@ def declare(library: ctypes.CDLL) -> None:
     library.run_attention.argtypes = [
         POINTER(AttentionLayer), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_int64,
     ]  # fmt: skip
-    for name in ("pack_weight", "run_linear", "run_attention"):
+    library.decoder_scratch_floats.argtypes, library.decoder_scratch_floats.restype = [POINTER(Decoder)], c_int64
+    library.run_decoder.argtypes = [POINTER(Decoder), POINTER(Step), POINTER(Workspace), c_int64]
+    for name in ("pack_weight", "run_linear", "run_attention", "run_decoder"):
         getattr(library, name).restype = None

@@ -51,9 +51,9 @@ static void finish_row(const Linear *linear, const vec sum[2], int64_t panel, fl
     vec low = sum[0], high = sum[1];
     if (linear->bias) low += load(linear->bias + panel * PANEL), high += load(linear->bias + panel * PANEL + LANES);
     if (linear->gate) low = gated(low, high, linear->gate);
-    if (first + width <= linear->n && !residual) {
-        store(out + first, low);
-        if (!linear->gate) store(out + first + LANES, high);
+    if (first + width <= linear->n) {
+        store(out + first, residual ? low + load(residual + first) : low);
+        if (!linear->gate) store(out + first + LANES, residual ? high + load(residual + first + LANES) : high);
         return;
     }
     store(values, low), store(values + LANES, high);

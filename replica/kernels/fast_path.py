@@ -1,0 +1,98 @@
+"""Finds the fastest way to run a model's forward pass on this machine that gives the model's own logits."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from replica.attention.backend import AttentionBackend, BatchLayout
+from replica.attention.native_backend import NativeAttention
+from replica.attention.paged_step import PagedStep
+from replica.errors import UnsupportedModel
+from replica.kernels.decoder_structure import NotFusable, read_structure
+from replica.kernels.fused_decoder import FusedDecoder
+from replica.kernels.packed_linear import with_packed_linears
+from replica.kv_pages import KVPages, LayerShape
+from replica.model_probe import cache_argument, layer_options, verify_paged
+
+logger = logging.getLogger(__name__)
+
+_NUM_FAR_TOKENS = 16
+_FAR_TOLERANCE = 1e-3
+"""Largest difference of logits at the window's end, relative to their spread."""
+
+Forward = Any
+"""A transformers model, or what is called as one: `device`, `dtype`, `forward`."""
+
+
+def fastest_forward(
+    model: PreTrainedModel,
+    shapes: list[LayerShape],
+    backend: AttentionBackend,
+    page_size: int,
+    vocab_size: int,
+    max_model_len: int,
+    reference: torch.Tensor,
+) -> Forward:
+    """The fused decoder, else the model on packed weights, else the model itself; each must pass `verify_paged`.
+
+    Raises UnsupportedModel where not even the model itself does.
+    """
+    for name, build in _candidates(model, shapes, backend, vocab_size):
+        try:
+            candidate = build()
+            verify_paged(candidate, shapes, backend, page_size, vocab_size, reference)
+            _verify_far(model, candidate, shapes, backend, page_size, vocab_size, max_model_len)
+        except (NotFusable, UnsupportedModel) as error:
+            logger.info("%s is not used: %s", name, error)
+        else:
+            logger.info("the forward pass runs on %s", name)
+            return candidate
+    verify_paged(model, shapes, backend, page_size, vocab_size, reference)
+    return model
+
+
+def _candidates(
+    model: PreTrainedModel, shapes: list[LayerShape], backend: AttentionBackend, vocab_size: int
+) -> Iterator[tuple[str, Callable[[], Forward]]]:
+    """Only with native attention: whoever asks for another backend wants that backend's computation."""
+    if isinstance(backend, NativeAttention):
+        yield (
+            "the fused decoder",
+            lambda: FusedDecoder(read_structure(model), shapes, layer_options(model, vocab_size)),
+        )
+        yield "packed linear layers", lambda: with_packed_linears(model)
+
+
+def _verify_far(
+    model: PreTrainedModel,
+    candidate: Forward,
+    shapes: list[LayerShape],
+    backend: AttentionBackend,
+    page_size: int,
+    vocab_size: int,
+    max_model_len: int,
+) -> None:
+    """Compares logits at the end of the window: what depends on the position must agree there too.
+
+    Raises UnsupportedModel.
+    """
+    num_tokens = min(_NUM_FAR_TOKENS, max_model_len)
+    ids = (torch.arange(num_tokens) * 104729 % vocab_size).unsqueeze(0)
+    positions = torch.arange(max_model_len - num_tokens, max_model_len).unsqueeze(0)
+    num_pages = -(-num_tokens // page_size)
+    layout = BatchLayout((0, num_tokens), (num_tokens,), (torch.arange(num_pages),), torch.arange(num_tokens))
+    logits = []
+    for forward in (model, candidate):
+        step = PagedStep(KVPages(shapes, num_pages, page_size, torch.float32, torch.device("cpu")), layout, backend)
+        with torch.inference_mode():
+            arguments = {cache_argument(forward): step, "paged_step": step, "position_ids": positions}
+            logits.append(forward(input_ids=ids, **arguments).logits)
+    difference = (logits[0] - logits[1]).abs().max().item()
+    bound = _FAR_TOLERANCE * max(1.0, logits[0].std().item())
+    if not difference <= bound:
+        raise UnsupportedModel(
+            f"other logits at the end of the window (difference {difference:.3g}, bound {bound:.3g})"
+        )
