@@ -62,6 +62,8 @@ class AsyncEngine:
         try:
             match = self._engine.manager.match(request.block_keys, len(request.token_ids))
             self._arriving[subscriber] = len(request.token_ids) - match.num_tokens
+            if request.sampling.grammar is not None:  # compiling one may take a second, which no step should wait for
+                await asyncio.to_thread(self._engine.prepare, request)
             await asyncio.wrap_future(self._call(lambda: self._add(request, subscriber)))
             while not finished:
                 chunks = [await subscriber.queue.get()]

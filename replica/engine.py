@@ -13,6 +13,7 @@ from replica.admission_checks import AdmissionChecks
 from replica.engine_counters import EngineCounters
 from replica.engine_observer import EngineObserver
 from replica.errors import EngineOverloaded, RequestRefused
+from replica.grammar_compiler import GrammarCompiler
 from replica.logprobs import logprobs_of
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs, Usage
 from replica.model_runner import BlockTableOf
@@ -45,6 +46,9 @@ class Vocabulary(Protocol):
 
     @property
     def max_model_len(self) -> int: ...
+
+    @property
+    def grammars(self) -> GrammarCompiler: ...
 
     def text_stream(self, prompt_ids: Sequence[int], stop: Sequence[str]) -> TextStream: ...
 
@@ -112,6 +116,7 @@ class Engine:
                 raise RequestRefused(f"request {message.request_id} is running already", param="request_id")
             max_total_tokens = self._checks.max_total_tokens(message)
             self._checks.check_queue(self.scheduler, len(message.token_ids))
+            self._begin_grammar(message)
         except (RequestRefused, EngineOverloaded):
             self.counters.num_finished[FinishReason.REJECTED] += 1
             raise
@@ -121,6 +126,16 @@ class Engine:
         self._times[request.id] = RequestTimes(message.arrival_seconds, queued=self._clock())
         self._requests[request.id] = request
         self.scheduler.add(request)
+
+    def prepare(self, message: GenerateRequest) -> None:
+        """Does what `add` would have to wait for; may be called from any thread. Raises RequestRefused."""
+        if message.sampling.grammar is not None:
+            self._vocabulary.grammars.prepare(message.sampling.grammar)
+
+    def _begin_grammar(self, message: GenerateRequest) -> None:
+        if message.sampling.grammar is not None:
+            matcher = self._vocabulary.grammars.matcher(message.sampling.grammar)
+            self._sampler.grammars.begin(message.request_id, matcher)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> TokenChunk | None:
         """Ends a request in whatever state; None for one that is unknown or has ended (A16)."""
@@ -226,12 +241,15 @@ class Engine:
     def _text_of(self, request: Request, token_id: int) -> tuple[str, FinishReason | None]:
         """What the newest token makes visible, and why the request ends with it."""
         stream, sampling = self._streams[request.id], request.sampling
+        is_complete = self._sampler.grammars.accept(request.id, token_id)
         is_eos = token_id in self._vocabulary.eos_token_ids and not sampling.ignore_eos
         if is_eos or token_id in sampling.stop_token_ids:
             return stream.flush(), FinishReason.STOP
         text = stream.push(token_id, may_stop=request.num_generated_tokens > sampling.min_tokens)
         if stream.stopped:
             return text, FinishReason.STOP
+        if is_complete:
+            return text + stream.flush(), FinishReason.STOP
         if request.num_tokens >= request.max_total_tokens:
             return text + stream.flush(), FinishReason.LENGTH
         return text, None

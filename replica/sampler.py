@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from replica.grammar_masks import GrammarMasks
 from replica.logit_edits import LogitEdits
 from replica.random_stream import RandomStream
 from replica.request import Request
@@ -19,6 +20,7 @@ class Sampler:
 
     def __init__(self, eos_token_ids: Collection[int] = ()):
         """eos_token_ids: what must not come before a request's `min_tokens`."""
+        self.grammars = GrammarMasks()
         self._edits = LogitEdits(eos_token_ids)
         self._streams: dict[str, RandomStream] = {}
 
@@ -27,7 +29,7 @@ class Sampler:
 
         -inf is a token that must not come; a row of nothing else has no answer either.
         """
-        logits = self._edits.apply(logits, requests)
+        logits = self.grammars.apply(self._edits.apply(logits, requests), requests)
         tokens = logits.argmax(dim=-1)
         rows = [row for row, request in enumerate(requests) if not request.sampling.greedy]
         if rows:
@@ -58,5 +60,6 @@ class Sampler:
         return stream.next()
 
     def forget(self, request_id: str) -> None:
+        self.grammars.forget(request_id)
         self._edits.forget(request_id)
         self._streams.pop(request_id, None)

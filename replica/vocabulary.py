@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tokenizers import Tokenizer
 
+from replica.grammar_compiler import GrammarCompiler
 from replica.text_stream import TextStream
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TokenizerVocabulary:
     """max_model_len: tokens of prompt and answer together. vocab_size: rows of the model's LM head."""
 
@@ -19,3 +21,7 @@ class TokenizerVocabulary:
 
     def text_stream(self, prompt_ids: Sequence[int], stop: Sequence[str]) -> TextStream:
         return TextStream(self.tokenizer, prompt_ids, stop)
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        return GrammarCompiler(self.tokenizer, self.vocab_size, self.eos_token_ids)
