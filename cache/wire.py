@@ -103,12 +103,14 @@ class ReservationList:
 class PolicySetting:
     """The routing policy of all routers. revision: of two settings the higher one counts; 0 is the configured one.
 
-    weights: those that differ from the policy's defaults, or are named all the same.
+    weights: those that were given; the others have their defaults. configured: digest of the configuration that this
+    setting overrides; where another one is configured by now, the setting does not count.
     """
 
     revision: int
     name: str
     weights: tuple[tuple[str, float], ...] = ()
+    configured: str = ""
 
 
 def key_digest(keys: Iterable[BlockKey]) -> int:
@@ -247,6 +249,7 @@ def encode_policy(setting: PolicySetting) -> bytes:
     for name, value in setting.weights:
         out.string(name)
         out.measure(value)
+    out.string(setting.configured)
     return out.bytes()
 
 
@@ -256,5 +259,6 @@ def decode_policy(data: bytes) -> PolicySetting:
     name = record.string()
     (count,) = record.unpack("H")
     weights = tuple((record.string(), record.measure()) for _ in range(count))
+    configured = record.string()
     record.end()
-    return PolicySetting(revision, name, weights)
+    return PolicySetting(revision, name, weights, configured)

@@ -65,7 +65,7 @@ class PolicyControl:
             if first:
                 self._router.configure_policy(name, weights)
             else:
-                self._router.set_policy(name, weights)
+                self._router.reconfigure_policy(name, weights)
             self._refused = None
         except ValueError as error:
             self._refused = str(error)

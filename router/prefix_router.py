@@ -115,6 +115,10 @@ class PrefixRouter:
         """What counts until somebody sets another policy. Raises ValueError for an unknown policy or weight."""
         self._policy.configure(name, weights)
 
+    def reconfigure_policy(self, name: str, weights: Mapping[str, float]) -> None:
+        """The configuration changed while the cluster runs. Raises ValueError for an unknown policy or weight."""
+        self._policy.reconfigure(name, weights)
+
     def adopt_policy(self, setting: PolicySetting) -> bool:
         """Whether this setting is newer than the one in force, which it replaces. Raises ValueError as above."""
         return self._policy.adopt(setting)

@@ -51,7 +51,7 @@ class RedisFollower:
         self._connection = RedisConnection(url, keys)
         self._state, self._running_set, self._metrics, self._clock = state, running_set, metrics, clock
         self._reader = PollReader(hasher, state, metrics, router_id)
-        self._policy, self._unknown_policy = policy, -1
+        self._policy, self._refused_policy = policy, -1
         self._followed: dict[str, FollowedStream] = {}
         self._failed: deque[str] = deque()
         self._stopping = threading.Event()
@@ -140,17 +140,17 @@ class RedisFollower:
         own = self._policy.setting
         found = self._reader.read_policy(stored)
         if found is not None and found > own:
-            if found.revision != self._unknown_policy:
+            if found.revision != self._refused_policy:
                 self._adopt_policy(found)
         elif own.revision and found != own:
             self._connection.store_policy(wire.encode_policy(own))
 
     def _adopt_policy(self, setting: wire.PolicySetting) -> None:
         try:
-            self._policy.adopt(setting)
-            logger.info("the policy is now %s", setting.name)
+            if self._policy.adopt(setting):
+                logger.info("the policy is now %s", setting.name)
         except ValueError as error:  # set through a router that knows more policies
-            self._unknown_policy = setting.revision
+            self._refused_policy = setting.revision
             logger.error("this router keeps its policy, it cannot adopt the one that was set: %s", error)
 
     def _check(

@@ -43,7 +43,9 @@ RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
         wire.decode_reservations,
     ),
     "policy": (
-        st.builds(wire.PolicySetting, uint64, names, st.lists(st.tuples(names, measures), max_size=8).map(tuple)),
+        st.builds(
+            wire.PolicySetting, uint64, names, st.lists(st.tuples(names, measures), max_size=8).map(tuple), names
+        ),
         wire.encode_policy,
         wire.decode_policy,
     ),

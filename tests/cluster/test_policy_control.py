@@ -141,11 +141,17 @@ def test_user_config_is_the_start_and_a_later_one_is_a_change(ingresses: Ingress
 
 
 def test_a_restarted_ingress_does_not_undo_what_was_set(ingresses: Ingresses) -> None:
-    asyncio.run(ingresses.controls[0].set("preble", {}))
+    first = ingresses.controls[0]
+    first.configure({"policy": "lmetric"})
+    asyncio.run(first.set("preble", {}))
     late = ingresses.add()
-    late.adopt(ingresses.controls[0]._router.policy_setting)  # as its follower does from Redis
     late.configure({"policy": "lmetric"})
+    late.adopt(first._router.policy_setting)  # as its follower does from Redis
     assert late.local()["policy"] == "preble"
+    other = ingresses.add()
+    other.configure({"policy": "random"})
+    other.adopt(first._router.policy_setting)
+    assert other.local()["policy"] == "random"  # a new configuration is not overridden by what was set before it
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tests.router.routers import KEYS, make_router, request, tokens
 from tests.valkey_process import ValkeyProcess, wait_until
 
 REPLICAS = ("replica-a", "replica-b")
+BASE = PolicySwitch("expected_finish", {}).setting.configured
 
 
 def switch(now_ns: int = 1000) -> PolicySwitch:
@@ -31,31 +32,67 @@ def switch(now_ns: int = 1000) -> PolicySwitch:
         ("random", {"margin": 1.0}, "policy random has no weight 'margin'; it has: none"),
     ],
 )
-@pytest.mark.parametrize("change", ["set", "configure", "adopt"])
+@pytest.mark.parametrize("change", ["set", "configure", "reconfigure", "adopt"])
 def test_what_is_refused_changes_nothing(change: str, name: str, weights: dict[str, float], message: str) -> None:
     one = switch()
     before = (one.policy, one.setting)
     with pytest.raises(ValueError, match=message):
         if change == "adopt":
-            one.adopt(PolicySetting(5, name, tuple(weights.items())))
+            one.adopt(PolicySetting(5, name, tuple(weights.items()), one.setting.configured))
         else:
             getattr(one, change)(name, weights)
     assert (one.policy, one.setting) == before
 
 
-def test_a_setting_counts_more_than_the_configuration_and_the_last_one_most() -> None:
+def test_the_last_setting_counts_wherever_it_was_made() -> None:
     one = switch(now_ns=1000)
-    one.configure("random", {})
-    assert one.policy.name == "random"
-    assert one.set("lmetric", {"count_waiting": 0}) == PolicySetting(1000, "lmetric", (("count_waiting", 0.0),))
-    one.configure("least_tokens", {})
-    assert not one.adopt(PolicySetting(999, "least_tokens"))
-    assert not one.adopt(PolicySetting(0, "zzz" and "round_robin"))
+    base = one.setting.configured
+    assert one.set("lmetric", {"count_waiting": 0}) == PolicySetting(1000, "lmetric", (("count_waiting", 0.0),), base)
+    assert not one.adopt(PolicySetting(999, "least_tokens", (), base))
+    assert not one.adopt(PolicySetting(0, "round_robin", (), base))
     assert (one.policy.name, dict(one.policy.weights)) == ("lmetric", {"count_waiting": 0.0})
-    assert one.adopt(PolicySetting(5000, "preble"))
+    assert one.adopt(PolicySetting(5000, "preble", (), base))
     assert one.policy.name == "preble"
     assert one.set("random", {}).revision == 5001  # this clock is behind the one of that other ingress
     assert one.policy.name == "random"
+
+
+def test_a_setting_counts_only_over_the_configuration_it_was_made_over() -> None:
+    """A new ingress with another configuration is not haunted by what was set before it was deployed."""
+    old = switch()
+    setting = old.set("lmetric", {})
+    same, other = switch(), PolicySwitch("random", {})
+    assert same.adopt(setting)
+    assert not other.adopt(setting)
+    assert other.policy.name == "random"
+
+
+def test_at_the_start_the_configuration_counts_unless_it_was_overridden() -> None:
+    one = switch()
+    one.configure("random", {})
+    assert (one.policy.name, one.setting.revision) == ("random", 0)
+    setting = one.set("lmetric", {})
+    late = switch()
+    late.configure("random", {})
+    assert late.adopt(setting)
+    late.configure("random", {})
+    assert late.policy.name == "lmetric"
+    late.configure("least_tokens", {})
+    assert (late.policy.name, late.setting.revision) == ("least_tokens", 0)
+
+
+def test_a_configuration_that_changes_later_counts_from_then_on() -> None:
+    one, two = switch(1000), switch(2000)
+    setting = one.set("lmetric", {})
+    two.adopt(setting)
+    for each in (one, two):
+        each.reconfigure("random", {})
+        assert each.policy.name == "random"
+    assert not one.adopt(setting)
+    assert one.adopt(two.setting)  # each has its own revision of the same change
+    restarted = switch()
+    restarted.configure("random", {})
+    assert restarted.adopt(two.set("preble", {}))
 
 
 def test_two_settings_of_one_nanosecond_end_equal_everywhere() -> None:
@@ -179,8 +216,9 @@ def test_a_configured_policy_is_nobodys_setting(routers: Routers) -> None:
     "stored",
     [
         b"noise",
-        wire.encode_policy(PolicySetting(2**62, "of_tomorrow")),
-        wire.encode_policy(PolicySetting(2**62, "lmetric", (("x", 1.0),))),
+        wire.encode_policy(PolicySetting(2**62, "of_tomorrow", (), BASE)),
+        wire.encode_policy(PolicySetting(2**62, "lmetric", (("x", 1.0),), BASE)),
+        wire.encode_policy(PolicySetting(2**62, "lmetric", (), "over another configuration")),
     ],
 )
 def test_a_setting_that_is_not_understood_is_left_alone(routers: Routers, stored: bytes) -> None:
