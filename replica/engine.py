@@ -68,6 +68,7 @@ class Engine:
         *,
         max_waiting_requests: int,
         max_waiting_tokens: int,
+        longest_window: int | None = None,
         observer: EngineObserver | None = None,
         clock: Callable[[], float] = time.time,
     ):
@@ -84,6 +85,7 @@ class Engine:
             max_waiting_requests=max_waiting_requests,
             max_waiting_tokens=max_waiting_tokens,
         )
+        self._longest_window = longest_window
         self._observer = observer or EngineObserver()
         self._clock = clock
         self._sampler = Sampler(vocabulary.eos_token_ids)
@@ -103,6 +105,17 @@ class Engine:
     def longest_request_tokens(self) -> int:
         """The most tokens that prompt and answer of one request may have together."""
         return self._checks.longest_request_tokens
+
+    @property
+    def num_pages_out_of_window(self) -> int:
+        """Pages of running requests that no windowed layer will read again; only full-attention layers still need them.
+
+        The query at position p of a layer with window w sees the tokens p - w + 1 to p.
+        """
+        if self._longest_window is None:
+            return 0
+        unseen = (request.num_computed_tokens - self._longest_window + 1 for request in list(self.scheduler.running))
+        return sum(max(0, num_tokens) // self.manager.page_size for num_tokens in unseen)
 
     @property
     def has_work(self) -> bool:

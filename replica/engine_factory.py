@@ -61,6 +61,9 @@ def build_engine(
         hasher,
         max_waiting_requests=config.max_waiting_requests,
         max_waiting_tokens=config.max_waiting_tokens,
+        longest_window=max(
+            (shape.sliding_window for shape in shapes if shape.sliding_window is not None), default=None
+        ),
         observer=observer,
     )
 

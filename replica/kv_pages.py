@@ -13,12 +13,14 @@ class LayerShape:
     """What one layer stores per token: `num_kv_heads` keys of `key_dim` and values of `value_dim` numbers.
 
     expanded: these are latents, from which the model itself computes the keys and values that it attends to.
+    sliding_window: a query of this layer sees that many newest tokens, itself included; None sees all.
     """
 
     num_kv_heads: int
     key_dim: int
     value_dim: int
     expanded: bool = False
+    sliding_window: int | None = None
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize

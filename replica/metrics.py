@@ -107,6 +107,10 @@ class EngineMetrics(EngineObserver, Collector):
         running, waiting = len(scheduler.running), len(scheduler.waiting)
         yield self._family(GaugeMetricFamily, "running_requests", "Requests with pages", {(): running})
         yield self._family(GaugeMetricFamily, "waiting_requests", "Requests in the queue", {(): waiting})
+        left = engine.num_pages_out_of_window
+        yield self._family(
+            GaugeMetricFamily, "kv_blocks_out_of_window", "Blocks that every windowed layer has left behind", {(): left}
+        )
         states = {
             ("active",): pool.num_active,
             ("cached",): pool.num_cached,

@@ -77,7 +77,14 @@ class _LayerWitness:
         unwindowed = [i for i in layers if is_windowed(text_config, i) and self.options[i].sliding_window is None]
         if unwindowed:
             raise UnsupportedModel(f"layers {unwindowed} do not tell their attention the sliding window that they have")
-        return [replace(self.stored[i], expanded=self.stored[i] != self.attended[i]) for i in layers]
+        return [
+            replace(
+                self.stored[i],
+                expanded=self.stored[i] != self.attended[i],
+                sliding_window=self.options[i].sliding_window,
+            )
+            for i in layers
+        ]
 
 
 def probe_model(model: PreTrainedModel, vocab_size: int) -> tuple[list[LayerShape], torch.Tensor]:

@@ -108,3 +108,23 @@ def test_the_window_is_what_makes_these_answers(family: str) -> None:
     unlimited = random_model(tiny_config(family, sliding_window=512))
     prompt, answer = answered(family)[33]
     assert generate(unlimited, prompt, MAX_TOKENS) != answer
+
+
+def test_pages_that_every_windowed_layer_has_left_behind_are_counted() -> None:
+    """Window 8, pages of 4: after n computed tokens the next query sees none before n - 7."""
+    engine = tiny_engine("Gemma3", max_num_batched_tokens=64)
+    engine.add(greedy(random_prompt(11, seed=1), 10))
+    engine.step()
+    counts = []
+    while engine.has_work:
+        counts.append((engine.scheduler.running[0].num_computed_tokens, engine.num_pages_out_of_window))
+        engine.step()
+    assert counts == [(n, (n - 7) // 4) for n in range(11, 20)]
+    assert engine.num_pages_out_of_window == 0
+
+
+def test_a_model_without_windows_leaves_nothing_behind() -> None:
+    engine = tiny_engine("Llama")
+    engine.add(greedy(random_prompt(40, seed=2), 4))
+    engine.step()
+    assert engine.num_pages_out_of_window == 0
