@@ -23,7 +23,7 @@ def read_mooncake(path: Path, block_tokens: int = SMALL_BLOCK_TOKENS, num_reques
     """
     if not 1 <= block_tokens <= MOONCAKE_BLOCK_TOKENS:
         raise ValueError(f"block_tokens must be between 1 and {MOONCAKE_BLOCK_TOKENS}, got {block_tokens}")
-    requests = []
+    requests: list[TraceRequest] = []
     for number, row in _rows(path):
         if num_requests is not None and len(requests) >= num_requests:
             break

@@ -1,0 +1,158 @@
+"""`warmlane lab`: compares routing policies in simulation, and fits the simulation to a real engine."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from cluster.default_model import DEFAULT_MODEL, ModelUnavailable
+from cluster.lab.arm_runs import run_arm
+from cluster.lab.comparison import Comparison
+from cluster.lab.comparison_table import comparison_table
+from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel
+from cluster.lab.fleet_config import FleetConfig
+from cluster.lab.progress import request_progress
+from cluster.lab.scenario import Scenario
+from cluster.lab.simulated_router import PolicyFailed
+from cluster.lab.trace import TextTokenizer, Trace
+from cluster.lab.trace_files import BUNDLED, SYNTHETIC, load_trace
+from cluster.lab.word_tokenizer import tokenize as word_tokenize
+from router.policies.registry import POLICIES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_compare(actions.add_parser("compare", help="run one workload under several policies on a simulated fleet"))
+    fit = actions.add_parser("fit", help="measure a real engine's step times, for --cost-model of compare")
+    fit.add_argument("--model", default=DEFAULT_MODEL, help="folder or hub id of the model (default: %(default)s)")
+    fit.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    fit.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))
+    fit.add_argument("--threads", type=int, help="torch threads (default: all)")
+    fit.add_argument("--out", type=Path, default=Path("cost-model.json"), help="default: %(default)s")
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join([*SYNTHETIC, *BUNDLED])
+    parser.add_argument("--trace", required=True, help=f"a file (JSONL or CSV), or one of: {names}")
+    parser.add_argument("--policies", default=",".join(POLICIES), help="with commas between (default: all)")
+    parser.add_argument("--weights", action="append", default=[], metavar="POLICY.NAME=VALUE", help="may be repeated")
+    parser.add_argument("--replicas", type=int, default=4)
+    drive = parser.add_mutually_exclusive_group()
+    drive.add_argument("--load", type=float, help="share of what a pooled-cache oracle serves (default: 0.8)")
+    drive.add_argument("--rate", type=float, help="requests per second")
+    drive.add_argument("--concurrency", type=int, help="closed loop of so many users instead of a rate")
+    parser.add_argument("--think-seconds", type=float, default=0.0, help="between two turns of a user, closed loop")
+    parser.add_argument("--requests", type=int, default=500, help="of the trace, from its start (default: %(default)s)")
+    parser.add_argument("--seeds", default="1,2,3", help="with commas between (default: %(default)s)")
+    parser.add_argument(
+        "--cache-share", type=float, default=0.1, help="fleet's cache over the trace's unique blocks; 0: unbounded"
+    )
+    parser.add_argument("--block-size", type=int, default=16, help="tokens of a block (default: %(default)s)")
+    parser.add_argument("--mooncake-block", type=int, default=16, help="tokens a Mooncake block id stands for, to 512")
+    parser.add_argument("--tokenizer", help="model whose tokenizer reads the texts (default: one that needs no model)")
+    parser.add_argument("--cost-model", type=Path, help="JSON of `warmlane lab fit` (default: built-in numbers)")
+    parser.add_argument("--routers", type=int, default=1)
+    parser.add_argument(
+        "--index-delay", type=float, default=0.05, help="seconds until routers know (default: %(default)s)"
+    )
+    parser.add_argument("--event-loss", type=float, default=0.0, help="share of event batches lost")
+    parser.add_argument("--step-noise", type=float, default=0.2, help="of step times (default: %(default)s)")
+    parser.add_argument("--slow-replicas", type=int, default=1, help="that take 30 %% longer (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--html", type=Path, help="write a page with plots here")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        return _compare(args) if args.action == "compare" else _fit(args)
+    except (ValueError, OSError, ModelUnavailable, PolicyFailed) as error:
+        print(f"warmlane: {error}", file=sys.stderr)
+        return 1
+
+
+def _compare(args: argparse.Namespace) -> int:
+    console = Console()
+    policies, weights = _policies(args)
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    trace = load_trace(
+        args.trace,
+        num_requests=args.requests,
+        mooncake_block_tokens=args.mooncake_block,
+        tokenize=_tokenizer(args.tokenizer),
+    )
+    scenario = _scenario(args, trace)
+    num_requests = len(trace.requests) * len(seeds) * len(policies)
+    with request_progress(console, num_requests) as progress:
+        arms = []
+        for policy in policies:
+            progress.begin(policy)
+            arms.append(run_arm(scenario, policy, weights.get(policy, {}), seeds, progress.advance))
+    comparison = Comparison(scenario, arms, seeds)
+    console.print(comparison_table(comparison))
+    if args.json:
+        args.json.write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", encoding="utf-8")
+    if args.html:
+        from cluster.lab.comparison_page import comparison_page  # matplotlib takes a second to import
+
+        args.html.write_text(comparison_page([comparison]), encoding="utf-8")
+    return 0
+
+
+def _policies(args: argparse.Namespace) -> tuple[list[str], dict[str, dict[str, float]]]:
+    policies = list(dict.fromkeys(args.policies.split(",")))
+    unknown = [name for name in policies if name not in POLICIES]
+    if unknown:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {unknown[0]!r}")
+    weights: dict[str, dict[str, float]] = {}
+    for item in args.weights:
+        name, _, value = item.partition("=")
+        policy, _, weight = name.partition(".")
+        if policy not in policies or not weight:
+            raise ValueError(f"--weights wants POLICY.NAME=VALUE with a policy of the comparison, got {item!r}")
+        weights.setdefault(policy, {})[weight] = float(value)
+    return policies, weights
+
+
+def _scenario(args: argparse.Namespace, trace: Trace) -> Scenario:
+    cost_model = CostModel.read(args.cost_model) if args.cost_model else DEFAULT_COST_MODEL
+    share = args.cache_share or None
+    config = FleetConfig(
+        num_replicas=args.replicas,
+        block_size=args.block_size,
+        num_routers=args.routers,
+        index_delay_seconds=args.index_delay,
+        event_loss=args.event_loss,
+        step_noise=args.step_noise,
+        num_slow_replicas=args.slow_replicas,
+    )
+    if args.concurrency is not None:
+        return Scenario.closed(trace, config, cost_model, share, args.concurrency, args.think_seconds)
+    if args.rate is not None:
+        return Scenario.at_rate(trace, config, cost_model, share, args.rate)
+    return Scenario.at_load(trace, config, cost_model, share, 0.8 if args.load is None else args.load)
+
+
+def _tokenizer(model: str | None) -> TextTokenizer:
+    if model is None:
+        return word_tokenize
+    from transformers import AutoTokenizer  # takes seconds to import
+
+    from cluster.model_store import resolve_model
+
+    tokenizer = AutoTokenizer.from_pretrained(str(resolve_model(model, Console(stderr=True))), local_files_only=True)
+    return lambda text: tokenizer.encode(text, add_special_tokens=False)
+
+
+def _fit(args: argparse.Namespace) -> int:
+    from cluster.lab.cost_fit import fit_cost_model  # imports torch
+    from cluster.model_store import resolve_model
+
+    console = Console()
+    folder = resolve_model(args.model, console)
+    fit = fit_cost_model(str(folder), args.device, args.dtype, args.threads, console)
+    fit.cost_model.write(args.out)
+    console.print(f"{args.out}: {fit.cost_model.origin}", highlight=False, markup=False)
+    console.print(f"Median error over {fit.num_steps} measured steps: {fit.median_error:.0%}")
+    return 0
