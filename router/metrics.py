@@ -39,7 +39,8 @@ class RouterMetrics:
             "route_fallbacks", "Requests that went where the policy had not sent them", (*_PROCESS, "reason")
         )
         self._resyncs = counter("index_resyncs", "Snapshots loaded to repair the mirror", (*_PROCESS, "reason"))
-        self._drift = counter("index_drift_blocks", "Least number of blocks in which the mirror was wrong")
+        drift = counter("index_drift_blocks", "Least number of blocks in which the mirror was wrong")
+        self._drift = drift.labels(**self._labels)  # at zero from the start: rate() does not see a first increase
         self._dropped = counter("index_dropped_records", "Records in Redis that were not used", (*_PROCESS, "reason"))
         self._blocks = gauge("index_blocks", "Block keys in the mirror").labels(**self._labels)
         self._staleness = gauge("index_staleness_seconds", "Time since the mirror was up to date").labels(
@@ -67,7 +68,7 @@ class RouterMetrics:
         self._resyncs.labels(**self._labels, reason=reason).inc()
 
     def count_drift(self, num_blocks: int) -> None:
-        self._drift.labels(**self._labels).inc(num_blocks)
+        self._drift.inc(num_blocks)
 
     def count_dropped(self, reason: str) -> None:
         """reason: malformed, foreign (another canary)."""

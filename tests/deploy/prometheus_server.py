@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,11 +31,11 @@ def free_port() -> int:
 
 
 class PrometheusServer:
-    """Scrapes `target` (host:port) each second; everything else is as in deploy/prometheus."""
+    """Scrapes `target` (host:port) every two seconds; everything else is as in deploy/prometheus."""
 
     def __init__(self, target: str, folder: Path) -> None:
         config = yaml.safe_load((DEPLOY_DIR / "prometheus/prometheus.yml").read_text())
-        config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+        config["global"] = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"}
         config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         shutil.copy(DEPLOY_DIR / "prometheus/alerts.yml", folder)
@@ -78,7 +79,9 @@ class PrometheusServer:
         groups = httpx.get(f"{self.url}/api/v1/rules").json()["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
-    def wait_until(self, condition: Any, what: str, timeout_seconds: float = 60.0) -> None:
+    def wait_until(
+        self, condition: Callable[[], Any], what: str | Callable[[], str], timeout_seconds: float = 60.0
+    ) -> None:
         """Polls; raises AssertionError naming `what` when the deadline passes or Prometheus ends."""
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -88,11 +91,11 @@ class PrometheusServer:
             except httpx.TransportError:
                 pass
             if self._process is None or self._process.poll() is not None:
-                raise AssertionError(
-                    f"Prometheus ended while waiting until {what}:\n{self._log_path.read_text()[-2000:]}"
-                )
+                raise AssertionError(f"Prometheus ended:\n{self._log_path.read_text()[-2000:]}")
             if time.monotonic() > deadline:
-                raise AssertionError(f"{timeout_seconds} s passed, but not: {what}")
+                raise AssertionError(
+                    f"{timeout_seconds} s passed, but not: {what if isinstance(what, str) else what()}"
+                )
             time.sleep(0.1)
 
     def _stop(self) -> None:
