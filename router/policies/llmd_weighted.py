@@ -74,7 +74,8 @@ class LlmdWeightedPolicy(Policy):
 
     def _with_affinity(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Sequence[ReplicaView]:
         threshold = self.weights["affinity_threshold"]
-        sticky = [r for r in replicas if threshold and r.hit_tokens >= threshold * request.num_tokens]
+        num_tokens = max(1, request.num_tokens)
+        sticky = [r for r in replicas if threshold and r.hit_tokens / num_tokens >= threshold]
         others = [r for r in replicas if r not in sticky]
         if not sticky or not others:
             return replicas

@@ -58,12 +58,12 @@ class PreblePolicy(SentPrefixPolicy):
         self._window.expire(now - self.weights["window_seconds"])
         rates = prefill_rates(replicas, DEFAULT_PREFILL_RATE)
         best = max(replica.hit_tokens for replica in replicas)
-        costs = {r.replica_id: self._cost(request, r, rates[r.replica_id], now) for r in replicas}
-        if best <= self.weights["exploit_share"] * request.num_tokens:
-            chosen = lowest(costs, replicas, 0.0, rng)
-            return PolicyChoice(chosen.replica_id, f"explore: {costs[chosen.replica_id]:.3f} s, {best} cached", costs)
-        holders = [replica for replica in replicas if replica.hit_tokens == best]
-        holder = lowest({r.replica_id: costs[r.replica_id] for r in holders}, holders, 0.0, rng)
+        exploit = best / max(1, request.num_tokens) > self.weights["exploit_share"]
+        among = [replica for replica in replicas if replica.hit_tokens == best] if exploit else replicas
+        costs = {r.replica_id: self._cost(request, r, rates[r.replica_id], now) for r in among}
+        holder = lowest(costs, among, 0.0, rng)
+        if not exploit:
+            return PolicyChoice(holder.replica_id, f"explore: {costs[holder.replica_id]:.3f} s, {best} cached", costs)
         loads = {replica.replica_id: self._window.seconds(replica.replica_id) for replica in replicas}
         lightest = lowest(loads, replicas, 0.0, rng)
         here, there = loads[holder.replica_id], loads[lightest.replica_id]

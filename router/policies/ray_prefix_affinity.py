@@ -41,7 +41,7 @@ class RayPrefixAffinityPolicy(SentPrefixPolicy):
             )
         matched = self.sent_tokens(request, replicas)
         best = max(matched.values())
-        if best < self.weights["match_rate_threshold"] * request.num_tokens:
+        if best / max(1, request.num_tokens) < self.weights["match_rate_threshold"]:
             scores = {replica_id: float(size) for replica_id, size in self.tree_tokens(request, replicas).items()}
             reason = f"only {best} of {request.num_tokens} tokens sent before: smallest tree"
         else:

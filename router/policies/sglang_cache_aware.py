@@ -45,7 +45,7 @@ class SglangCacheAwarePolicy(SentPrefixPolicy):
             return PolicyChoice(lowest(queues, replicas, 0.0, rng).replica_id, reason, queues)
         matched = self.sent_tokens(request, replicas)
         best = max(matched.values())
-        if best > self.weights["cache_threshold"] * request.num_tokens:
+        if best / max(1, request.num_tokens) > self.weights["cache_threshold"]:
             scores = {replica_id: float(-tokens) for replica_id, tokens in matched.items()}
             reason = f"{best} of {request.num_tokens} tokens sent there before"
             return PolicyChoice(lowest(scores, replicas, 0.0, rng).replica_id, reason, scores)

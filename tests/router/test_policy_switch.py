@@ -133,6 +133,19 @@ def test_explaining_does_not_teach_the_policy_and_routing_does() -> None:
     assert len(tree.sent) == 0
 
 
+def test_c38_a_policy_that_cannot_remember_does_not_fail_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = CollectorRegistry()
+    router = make_router(replicas=REPLICAS, policy="ray_prefix_affinity", registry=registry)
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(RayPrefixAffinityPolicy, "on_sent", fail)
+    assert router.route(request(tokens("chat", 64))).policy == "ray_prefix_affinity"
+    labels = {"model": "m", "process": "ingress-1", "reason": "policy"}
+    assert registry.get_sample_value("warmlane_route_fallbacks_total", labels) == 1
+
+
 def test_a_session_reaches_the_policy() -> None:
     router = make_router(replicas=REPLICAS, policy="session_hash")
     reasons = set()
