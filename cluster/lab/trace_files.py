@@ -11,10 +11,19 @@ from cluster.lab.trace_mooncake import SMALL_BLOCK_TOKENS, read_mooncake
 from cluster.lab.trace_questions import read_questions
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
 
-DATA_DIR = Path(__file__).parent / "data"
+DATA_DIR = Path(__file__).parent / "data" / "traces"
 SYNTHETIC = {"synthetic": 0.0, "synthetic-hot": 0.5}
 """Names of generated traces and the share of their sessions that one group has."""
-BUNDLED = {"mooncake": "mooncake_part.jsonl", "sgd": "sgd_part.jsonl", "mt_bench": "mt_bench_question.jsonl"}
+BUNDLED = {
+    "mooncake": "mooncake_part.jsonl",
+    "sgd": "sgd_part.jsonl",
+    "tau": "tau_part.jsonl",
+    "bbh": "bbh_part.jsonl",
+    "xquad_en": "xquad_en_part.jsonl",
+    "xquad_zh": "xquad_zh_part.jsonl",
+    "mt_bench": "mt_bench_question.jsonl",
+    "azure": "azure_part.csv",
+}
 """Names of the parts of public traces that come with the program."""
 
 

@@ -1,0 +1,105 @@
+"""From a trace to a verdict."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.cli import main
+from cluster.lab.arm_runs import run_arm
+from cluster.lab.comparison import Comparison
+from cluster.lab.comparison_page import comparison_page
+from cluster.lab.fleet_config import FleetConfig
+from cluster.lab.pooled_oracle import saturation
+from cluster.lab.scenario import CacheSize, Scenario, lab_hasher
+from cluster.lab.statistics import paired_difference
+from tests.cluster.lab.workloads import COSTS, sessions, unique_prompts
+
+
+def compare(policies: list[str]) -> Comparison:
+    config = FleetConfig(num_replicas=3, step_noise=0.2, num_slow_replicas=1)
+    scenario = Scenario.at_load(sessions(120), config, COSTS, 0.5, 0.8)
+    seeds = [1, 2]
+    return Comparison(scenario, [run_arm(scenario, policy, {}, seeds) for policy in policies], seeds)
+
+
+def test_the_paired_bootstrap_sees_a_small_shift_in_a_wide_spread() -> None:
+    rng = np.random.default_rng(1)
+    ours = rng.lognormal(size=400)
+    shifted = paired_difference(ours + 0.1, ours, None)
+    assert shifted.low == pytest.approx(0.1) and not shifted.holds_zero
+    assert paired_difference(ours, ours, 99).value == 0.0
+    alike = paired_difference(rng.lognormal(size=400), rng.lognormal(size=400), 99)
+    assert alike.holds_zero
+    with pytest.raises(ValueError, match="equal lengths"):
+        paired_difference([1.0], [1.0, 2.0], 50)
+
+
+def test_the_cache_is_a_share_of_the_unique_blocks_but_holds_four_of_the_longest() -> None:
+    trace = unique_prompts(400, 160)
+    config = FleetConfig(num_replicas=4)
+    large = CacheSize.of(trace, config, 0.5)
+    assert (large.num_blocks, large.at_floor) == (500, False)
+    small = CacheSize.of(trace, config, 0.01)
+    assert (small.num_blocks, small.at_floor) == (4 * 11, True)
+    assert small.share == pytest.approx(4 * 44 / 4000)
+    assert CacheSize.of(trace, config, None).num_blocks > 4000
+
+
+def test_the_oracle_serves_as_much_as_the_costs_allow() -> None:
+    trace = unique_prompts(200, 160, new_tokens=1)
+    config = FleetConfig(num_replicas=4, num_blocks=1000, num_slow_replicas=1, slowness=2.0)
+    full = saturation(trace, config, COSTS, lab_hasher(16))
+    assert full.hit_tokens == 0
+    assert full.requests_per_second == pytest.approx(3.5 / (160 * 0.001 + 0.01 * 160 / 512), rel=0.05)
+
+
+def test_a_comparison_names_the_first_and_the_distance_of_the_others() -> None:
+    comparison = compare(["random", "expected_finish"])
+    assert comparison.first.policy == "expected_finish"
+    assert comparison.within_noise(comparison.first)
+    assert not comparison.within_noise(comparison.arms[0])
+    assert comparison.behind_first(comparison.arms[0]).low > 0.0
+    assert comparison.beaten_by(comparison.first) == []
+
+
+def test_report_and_page_are_the_same_to_the_byte() -> None:
+    one, other = compare(["random", "expected_finish"]), compare(["random", "expected_finish"])
+    assert json.dumps(one.to_dict()) == json.dumps(other.to_dict())
+    assert comparison_page([one]) == comparison_page([other])
+
+
+def test_the_page_needs_nothing_beside_it() -> None:
+    page = comparison_page([compare(["random"])])
+    assert page.count("<svg") == 1
+    assert not re.search(r"(src|href)=\"(?!#)", page.replace('xlink:href="#', ""))
+    assert "@3@" not in page and "expected" not in page
+
+
+def test_the_command_writes_numbers_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["lab", "compare", "--trace", "synthetic", "--policies", "round_robin,expected_finish"]
+    arguments += ["--requests", "40", "--seeds", "1,2", "--replicas", "2"]
+    arguments += ["--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "TTFT p99:" in printed and "expected_finish" in printed
+    numbers = json.loads((tmp_path / "a.json").read_text())
+    assert set(numbers["policies"]) == {"round_robin", "expected_finish"}
+    assert numbers["policies"]["round_robin"]["requests"] == 80
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trace", "nowhere"], "is no file and none of"),
+        (["--trace", "synthetic", "--policies", "best"], "policy must be one of"),
+        (["--trace", "synthetic", "--load", "-1"], "load must be above 0"),
+        (["--trace", "synthetic", "--weights", "random.x=1", "--policies", "lmetric"], "--weights wants"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "compare", "--requests", "20", *arguments]) == 1
+    assert message in capsys.readouterr().err
