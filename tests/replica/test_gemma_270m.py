@@ -16,10 +16,12 @@ from tests.replica.tiny_models import generate, greedy, run
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not gemma_folder().is_dir(), reason="gemma-3-270m is not in the cache folder"),
 ]
+MAX_TOKENS = 8
 SENTENCE = "The house at the end of the street has been empty for years. "
-QUESTIONS = ["The capital of France is", "Water boils at a temperature of"]
+BEGINNINGS = {"Paris is the capital of": " France", "Monday, Tuesday, Wednesday,": " Thursday, Friday"}
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +54,12 @@ def test_it_answers_and_equals_generate_beyond_the_window(
 ) -> None:
     """Cold in chunks of 256, then warm with a hit that ends beyond the window, then all at once."""
     start = gemma.tokenizer.encode(SENTENCE * 45).ids
-    prompts = [gemma.tokenizer.encode(question).ids for question in QUESTIONS]
+    prompts = [gemma.tokenizer.encode(beginning).ids for beginning in BEGINNINGS]
     prompts += [start + prompt[1:] for prompt in prompts]  # without a second <bos>
     assert gemma.model.config.sliding_window < len(start)
-    answers = [generate(reference, prompt, 12) for prompt in prompts]
-    assert "Paris" in gemma.tokenizer.decode(answers[0])
-    assert [run(engine, [greedy(prompt, 12)]) for prompt in prompts] == [[answer] for answer in answers]
+    answers = [generate(reference, prompt, MAX_TOKENS) for prompt in prompts]
+    for answer, expected in zip(answers, BEGINNINGS.values(), strict=False):
+        assert gemma.tokenizer.decode(answer).startswith(expected)
+    assert [run(engine, [greedy(prompt, MAX_TOKENS)]) for prompt in prompts] == [[answer] for answer in answers]
     assert engine.counters.num_hit_tokens == len(start) // 16 * 16
-    assert run(engine, [greedy(prompt, 12) for prompt in prompts]) == answers
+    assert run(engine, [greedy(prompt, MAX_TOKENS) for prompt in prompts]) == answers
