@@ -15,20 +15,22 @@ class ControlTokenInText(ValueError):
 
 
 def strings_in(value: Any) -> Iterator[str]:
-    """Every string of messages that may reach a template: contents, names, tool calls."""
+    """Every string of messages that may reach a template: contents, names, tool calls with the keys of arguments."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):
+        if isinstance(value, dict):
+            yield from (key for key in value if isinstance(key, str))
         for item in value.values() if isinstance(value, dict) else value:
             yield from strings_in(item)
 
 
 def map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """The same messages with every string changed; keys stay."""
+    """The same messages with every string changed, keys included: those of tool arguments are the user's too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {key: map_strings(item, change) for key, item in value.items()}
+        return {map_strings(key, change): map_strings(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [map_strings(item, change) for item in value]
     return value

@@ -82,7 +82,8 @@ class RelayedCall:
                 try:
                     async with aclosing(self._attempt()) as attempt:
                         async for chunks in attempt:
-                            sent = sent or any(chunk.text for chunk in chunks)  # nothing is written for the others
+                            # Nothing is written for chunks without text, but their logprobs are kept for the next.
+                            sent = sent or any(chunk.text or chunk.logprobs for chunk in chunks)
                             yield chunks
                     return
                 except (ReplicaLost, EngineOverloaded) as error:

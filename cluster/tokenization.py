@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 from transformers import AutoTokenizer
 
 from cluster.control_tokens import ControlTokenInText, ControlTokens, map_strings, strings_in
+from cluster.token_bytes import TokenBytes
+from cluster.tool_prompt import plain_messages
 
 Result = TypeVar("Result")
 
@@ -36,6 +38,10 @@ class ChatTokenizer:
         backend.no_padding()
         self._backend = backend
         self._control_tokens = ControlTokens(backend)
+        self._token_bytes = TokenBytes(backend)
+        template = str(self._tokenizer.chat_template or "")
+        self._template_shows_calls = "tool_calls" in template
+        self._template_takes_tools = "<tool_call>" in template and "tools" in template
         self.vocab_size = _embedding_rows(model_dir) or len(self._tokenizer)
         """Token ids that the model can embed: 0 to vocab_size - 1."""
 
@@ -47,14 +53,19 @@ class ChatTokenizer:
         """Ids of a plain prompt. Control tokens in it are meant: the caller writes the whole format itself."""
         return await self._run(len(text), self._encode, text, add_special_tokens)
 
-    async def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    async def encode_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Ids of the rendered conversation, ready for the assistant's answer.
+
+        tools: functions that the answer may call. A template that knows the format in which calls are read gets them
+        as they are; for the others they are written into the messages (`cluster.tool_prompt`).
 
         Text such as `<|im_end|>` inside a message stays text (21). Raises PromptError when the template refuses the
         messages, or when there is none.
         """
-        size = sum(len(message["content"]) for message in messages)
-        return await self._run(size, self._encode_chat, messages)
+        if self._needs_plain_messages(messages, tools):
+            messages, tools = plain_messages(messages, tools), ()
+        size = sum(len(message["content"]) for message in messages) + 100 * len(tools)
+        return await self._run(size, self._encode_chat, messages, tools)
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await self._run(len(token_ids), self._backend.decode, list(token_ids), False)
@@ -62,22 +73,38 @@ class ChatTokenizer:
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]
 
-    def render(self, messages: Sequence[dict[str, Any]]) -> str:
+    def token_bytes(self, token_id: int) -> bytes:
+        """What the token stands for; a character may need several tokens."""
+        return self._token_bytes(token_id)
+
+    def is_special(self, token_id: int) -> bool:
+        return self._token_bytes.is_special(token_id)
+
+    def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> str:
         if not self.has_chat_template:
             raise PromptError("this model has no chat template; use /v1/completions")
         try:
-            return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            return self._tokenizer.apply_chat_template(
+                messages, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
+            )
         except Exception as error:  # a template is a program of the model's author: whatever it raises is its refusal
             raise PromptError(f"the chat template refuses these messages: {error}") from error
+
+    def _needs_plain_messages(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> bool:
+        if tools:
+            return not self._template_takes_tools
+        calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
+        return calls and not self._template_shows_calls
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
-    def _encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        marks = self._control_tokens.marks_for(strings_in(messages))
+    def _encode_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
+        marks = self._control_tokens.marks_for(strings_in([*messages, *tools]))
         if marks is None:
-            return self._encode(self.render(messages), False)
-        text, positions = marks.reveal(self.render(map_strings(messages, marks.hide)))
+            return self._encode(self.render(messages, tools), False)
+        hidden = self.render(map_strings(messages, marks.hide), map_strings(tools, marks.hide))
+        text, positions = marks.reveal(hidden)
         try:
             return self._control_tokens.encode_around(text, positions)
         except ControlTokenInText as error:

@@ -6,20 +6,21 @@ Events are cut from a text that is serialised once per request: a chunk costs on
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from cluster.api.choice_reader import Delta
 from cluster.api.responses import (
-    AnswerReason,
     AssistantMessage,
+    CalledFunction,
+    CallingMessage,
     ChatChoice,
     ChatCompletion,
     Completion,
     CompletionUsage,
     TextChoice,
+    ToolCall,
 )
-
-FinishedText = tuple[str, AnswerReason]
-"""One choice: its text and why it ended."""
+from cluster.api.tool_calls import ToolCallDelta
 
 DONE_EVENT = b"data: [DONE]\n\n"
 
@@ -41,13 +42,13 @@ class AnswerHead:
             "model": self.model,
             "system_fingerprint": self.system_fingerprint,
         }
-        return "data: " + json.dumps(fields, ensure_ascii=False, separators=(",", ":"))[:-1]
+        return "data: " + _dump(fields)[:-1]
 
 
 class AnswerFormat(Protocol):
     id_prefix: str
 
-    def whole(self, head: AnswerHead, choices: Sequence[FinishedText], usage: CompletionUsage) -> bytes:
+    def whole(self, head: AnswerHead, choices: Sequence[Delta], usage: CompletionUsage) -> bytes:
         """The body of an answer that is not streamed."""
 
     def event_writer(self, head: AnswerHead, include_usage: bool) -> "EventWriter":
@@ -62,34 +63,67 @@ class EventWriter:
         self._start = head.open_event(object_name)
         self._end = ',"usage":null}\n\n' if usage_is_null else "}\n\n"
 
-    def event(self, index: int, text: str, finish_reason: str | None, first: bool) -> bytes:
-        """One choice's new text. first: nothing was sent of this choice before."""
-        reason = "null" if finish_reason is None else f'"{finish_reason}"'
-        choice = f'{{"index":{index},{self._body(text, first)},"logprobs":null,"finish_reason":{reason}}}'
+    def event(self, index: int, delta: Delta, first: bool) -> bytes:
+        """What is new of one choice. first: nothing was sent of this choice before."""
+        reason = "null" if delta.finish_reason is None else f'"{delta.finish_reason}"'
+        logprobs = "null" if delta.logprobs is None else _dump(delta.logprobs)
+        choice = f'{{"index":{index},{self._body(delta, first)},"logprobs":{logprobs},"finish_reason":{reason}}}'
         return f'{self._start},"choices":[{choice}]{self._end}'.encode()
 
     def usage_event(self, usage: CompletionUsage) -> bytes:
         return f'{self._start},"choices":[],"usage":{usage.model_dump_json()}}}\n\n'.encode()
 
-    def _body(self, text: str, first: bool) -> str:
-        return '"text":' + json.dumps(text, ensure_ascii=False)
+    def _body(self, delta: Delta, first: bool) -> str:
+        return '"text":' + json.dumps(delta.text, ensure_ascii=False)
 
 
 class ChatEventWriter(EventWriter):
-    def _body(self, text: str, first: bool) -> str:
-        content = '"content":' + json.dumps(text, ensure_ascii=False)
+    def _body(self, delta: Delta, first: bool) -> str:
+        fields = ['"role":"assistant"'] if first else []
+        if delta.text or (first and not delta.tool_calls):
+            fields.append('"content":' + json.dumps(delta.text, ensure_ascii=False))
+        elif first:
+            fields.append('"content":null')
         if first:
-            return f'"delta":{{"role":"assistant",{content},"refusal":null}}'
-        return f'"delta":{{{content}}}' if text else '"delta":{}'
+            fields.append('"refusal":null')
+        if delta.tool_calls:
+            fields.append('"tool_calls":' + _dump([_call_piece(call) for call in delta.tool_calls]))
+        return f'"delta":{{{",".join(fields)}}}'
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _call_piece(call: ToolCallDelta) -> dict[str, Any]:
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def _message(delta: Delta) -> AssistantMessage:
+    if not delta.tool_calls:
+        return AssistantMessage(content=delta.text)
+    calls = [
+        ToolCall(id=call.id or "", function=CalledFunction(name=call.name or "", arguments=call.arguments))
+        for call in delta.tool_calls
+    ]
+    return CallingMessage(content=delta.text or None, tool_calls=calls)
 
 
 class ChatFormat:
     id_prefix = "chatcmpl-"
 
-    def whole(self, head: AnswerHead, choices: Sequence[FinishedText], usage: CompletionUsage) -> bytes:
+    def whole(self, head: AnswerHead, choices: Sequence[Delta], usage: CompletionUsage) -> bytes:
         written = [
-            ChatChoice(index=index, message=AssistantMessage(content=text), finish_reason=reason)
-            for index, (text, reason) in enumerate(choices)
+            ChatChoice(
+                index=index,
+                message=_message(delta),
+                logprobs=delta.logprobs,
+                finish_reason=delta.finish_reason or "stop",
+            )
+            for index, delta in enumerate(choices)
         ]
         answer = ChatCompletion(
             id=head.id,
@@ -108,9 +142,12 @@ class ChatFormat:
 class CompletionFormat:
     id_prefix = "cmpl-"
 
-    def whole(self, head: AnswerHead, choices: Sequence[FinishedText], usage: CompletionUsage) -> bytes:
+    def whole(self, head: AnswerHead, choices: Sequence[Delta], usage: CompletionUsage) -> bytes:
         written = [
-            TextChoice(index=index, text=text, finish_reason=reason) for index, (text, reason) in enumerate(choices)
+            TextChoice(
+                index=index, text=delta.text, logprobs=delta.logprobs, finish_reason=delta.finish_reason or "stop"
+            )
+            for index, delta in enumerate(choices)
         ]
         answer = Completion(
             id=head.id,

@@ -1,11 +1,16 @@
 """Body of `POST /v1/chat/completions`."""
 
 import json
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from cluster.api.answer_grammar import json_grammar, tool_grammar
+from cluster.api.response_format import ResponseFormat
 from cluster.api.sampling_fields import SamplingFields, invalid
+from cluster.api.tools import MAX_TOOLS, Function, Tool, ToolChoice, check_tools, read_tool_choice
+from replica.sampling_params import MAX_TOP_LOGPROBS
 
 
 def _joined_text(value: Any) -> str | None:
@@ -77,6 +82,12 @@ class ChatCompletionRequest(SamplingFields):
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Annotated[Any, BeforeValidator(read_tool_choice)] = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
 
     @field_validator("max_completion_tokens")
     @classmethod
@@ -84,6 +95,62 @@ class ChatCompletionRequest(SamplingFields):
         if len({value, info.data.get("max_tokens")} - {None}) > 1:
             raise invalid("it must not differ from max_tokens; give one of them")
         return value
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _top_logprobs_need_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value and not info.data.get("logprobs"):
+            raise invalid("it is only allowed when logprobs is true")
+        return value
+
+    @field_validator("tools")
+    @classmethod
+    def _each_tool_once(cls, value: list[Tool] | None) -> list[Tool] | None:
+        check_tools(value or ())
+        return value
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _only_given_tools(cls, value: ToolChoice | None, info: ValidationInfo) -> ToolChoice | None:
+        known = {tool.function.name for tool in info.data.get("tools") or ()}
+        if value is not None and value.mode == "required" and not known:
+            raise invalid("it needs tools to choose from")
+        for name in (value.names if value is not None else None) or ():
+            if name not in known:
+                raise invalid(f"there is no function {name!r} among the tools")
+        return value
+
+    @property
+    def usable_tools(self) -> list[Tool]:
+        """The tools that the prompt tells of; with `tool_choice: none` there are none."""
+        if self.tool_choice is not None and self.tool_choice.mode == "none":
+            return []
+        return self.tools or []
+
+    @cached_property
+    def grammar(self) -> str | None:
+        otherwise = self.response_format.schema_to_match if self.response_format is not None else None
+        if not self.usable_tools:
+            return json_grammar(*otherwise) if otherwise is not None else None
+        choice = self.tool_choice or ToolChoice("auto")
+        functions: list[Function] = [
+            tool.function for tool in self.usable_tools if choice.names is None or tool.function.name in choice.names
+        ]
+        return tool_grammar(
+            functions,
+            required=choice.mode == "required",
+            parallel=self.parallel_tool_calls is not False,
+            otherwise=otherwise,
+        )
+
+    @property
+    def grammar_field(self) -> str:
+        """The field that a grammar which cannot be used is the fault of."""
+        return "tools" if self.usable_tools else "response_format"
+
+    @property
+    def num_top_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def answer_limit(self) -> int | None:

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from cluster.api.sampling_fields import SamplingFields, invalid
+from replica.sampling_params import MAX_TOP_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16
 """As the official schema says; chat has no such default."""
@@ -30,13 +31,27 @@ def _is_token_ids(value: Any) -> bool:
 
 
 class CompletionRequest(SamplingFields):
+    """`max_tokens: 0` computes the prompt alone: with `echo` and `logprobs` it scores a text (12), without `echo` the
+    answer is empty and the prompt's pages are warm."""
+
     prompt: Annotated[Any, BeforeValidator(_prompt_list)]
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: bool | None = None
 
     @property
     def answer_limit(self) -> int:
-        return self.max_tokens or DEFAULT_MAX_TOKENS
+        return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def answer_limit_field(self) -> str | None:
         """None when the limit is only the default, which is then cut to the window."""
-        return "max_tokens" if self.max_tokens else None
+        return None if self.max_tokens is None else "max_tokens"
+
+    @property
+    def num_top_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return bool(self.echo) and self.logprobs is not None

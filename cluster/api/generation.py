@@ -1,22 +1,26 @@
 """One HTTP request after validation: what goes to the engines and how the answer is to be written."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cluster.api.answer_format import AnswerFormat, AnswerHead, FinishedText
+from cluster.api.answer_format import AnswerFormat, AnswerHead
+from cluster.api.choice_reader import ChoiceReader, Delta
 from cluster.api.engine_call import EngineCall
 from cluster.api.failures import from_chunk
-from cluster.api.responses import AnswerReason
-from replica.messages import FinishReason, GenerateRequest, TokenChunk, Usage
+from replica.messages import GenerateRequest, TokenChunk, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """requests: one per choice; the choice's index is prompt * choices_per_prompt + number (37)."""
+    """requests: one per choice; the choice's index is prompt * choices_per_prompt + number (37).
+
+    reader_of: a fresh reader for the choice of that index.
+    """
 
     head: AnswerHead
     format: AnswerFormat
     requests: Sequence[GenerateRequest]
+    reader_of: Callable[[int], ChoiceReader]
     choices_per_prompt: int
     stream: bool
     include_usage: bool
@@ -30,12 +34,10 @@ def usage_of(chunk: TokenChunk) -> Usage:
     return chunk.usage or Usage(0, 0, 0)
 
 
-def whole_choice(chunks: Sequence[TokenChunk]) -> tuple[FinishedText, Usage]:
-    """Text, finish reason and usage of one finished choice. Raises ApiError when it ended with an error."""
-    last = chunks[-1]
-    usage = usage_of(last)
-    reason: AnswerReason = "length" if last.finish_reason is FinishReason.LENGTH else "stop"
-    return ("".join(chunk.text for chunk in chunks), reason), usage
+def whole_choice(chunks: Sequence[TokenChunk], reader: ChoiceReader) -> tuple[Delta, Usage]:
+    """All of one finished choice and its usage. Raises ApiError when it ended with an error."""
+    usage = usage_of(chunks[-1])
+    return reader.read(chunks) or Delta(""), usage
 
 
 def route_headers(calls: Sequence[EngineCall]) -> dict[str, str]:

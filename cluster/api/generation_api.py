@@ -10,16 +10,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cluster.api.answer_format import AnswerFormat, AnswerHead, ChatFormat, CompletionFormat
+from cluster.api.answer_grammar import check_grammar
 from cluster.api.chat_request import ChatCompletionRequest
+from cluster.api.choice_reader import ChoiceReader
 from cluster.api.completion_request import CompletionRequest
 from cluster.api.engine_call import OpenCall
 from cluster.api.errors import bad_request, model_not_found
 from cluster.api.generation import Generation
 from cluster.api.generation_response import GenerationResponse
 from cluster.api.limits import ApiLimits
+from cluster.api.logprobs_format import ChatLogprobs, CompletionLogprobs
 from cluster.api.prompt_reader import PromptReader
 from cluster.api.request_body import read_json_object, validate
 from cluster.api.session import session_of
+from cluster.api.tool_calls import ToolCallParser
 from cluster.api.unsupported_fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, drop_unsupported
 from replica.messages import GenerateRequest
 
@@ -59,19 +63,34 @@ class GenerationApi:
         arrival = time.time()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         body, prompts = await self.read_chat(fields)
-        return self._response(body, prompts, arrival, ChatFormat(), session_of(request, fields))
+
+        def reader_of(index: int) -> ChoiceReader:
+            logprobs = ChatLogprobs(self._reader.tokenizer) if body.logprobs else None
+            return ChoiceReader("", logprobs, ToolCallParser() if body.usable_tools else None)
+
+        return self._response(body, prompts, arrival, ChatFormat(), session_of(request, fields), reader_of)
 
     async def completions(self, request: Request) -> Response:
         arrival = time.time()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         body, prompts = await self.read_completion(fields)
-        return self._response(body, prompts, arrival, CompletionFormat(), session_of(request, fields))
+        echoes = await self._reader.echoes(body.prompt) if body.echo else None
+
+        def reader_of(index: int) -> ChoiceReader:
+            prompt = index // body.num_choices
+            echo, echoed_ids = ("", []) if echoes is None else (echoes[prompt], prompts[prompt])
+            told = body.logprobs is not None
+            return ChoiceReader(echo, CompletionLogprobs(self._reader.tokenizer, echoed_ids, echo) if told else None)
+
+        return self._response(body, prompts, arrival, CompletionFormat(), session_of(request, fields), reader_of)
 
     async def read_chat(self, fields: dict[str, Any]) -> tuple[ChatCompletionRequest, list[list[int]]]:
         """The checked body and its one prompt. Raises ApiError."""
         body = validate(ChatCompletionRequest, drop_unsupported(fields, CHAT_NEUTRAL))
         self._check_common(body, 1)
-        return body, [await self._reader.chat(body.messages)]
+        if body.grammar is not None:
+            await check_grammar(body.grammar, body.grammar_field)
+        return body, [await self._reader.chat(body.messages, body.usable_tools)]
 
     async def read_completion(self, fields: dict[str, Any]) -> tuple[CompletionRequest, list[list[int]]]:
         """The checked body and its prompts. Raises ApiError."""
@@ -94,6 +113,8 @@ class GenerationApi:
         requests: list[GenerateRequest] = []
         for token_ids in prompts:
             max_tokens = self._reader.answer_tokens(len(token_ids), body.answer_limit, body.answer_limit_field)
+            if (body.min_tokens or 0) > max_tokens:
+                raise bad_request(f"min_tokens must not exceed the limit of {max_tokens} tokens", "min_tokens")
             for choice in range(body.num_choices):
                 requests.append(
                     GenerateRequest(
@@ -118,6 +139,7 @@ class GenerationApi:
             )
             raise bad_request(message, "n")
         self._reader.check_vocabulary(body.stop_token_ids or (), "stop_token_ids")
+        self._reader.check_vocabulary([token_id for token_id, _ in body.logit_bias], "logit_bias")
 
     def _response(
         self,
@@ -126,6 +148,7 @@ class GenerationApi:
         arrival: float,
         format: AnswerFormat,
         session_id: str | None,
+        reader_of: Callable[[int], ChoiceReader],
     ) -> Response:
         id = format.id_prefix + uuid.uuid4().hex
         requests = self.engine_requests(body, prompts, id, arrival, session_id)
@@ -139,6 +162,7 @@ class GenerationApi:
             head=head,
             format=format,
             requests=requests,
+            reader_of=reader_of,
             choices_per_prompt=body.num_choices,
             stream=bool(body.stream),
             include_usage=body.include_usage,

@@ -80,29 +80,31 @@ class GenerationResponse(Response):
         """The whole body. The first failure aborts the other choices."""
         tasks = [asyncio.create_task(call.collect()) for call in calls]
         try:
-            choices = [whole_choice(chunks) for chunks in await asyncio.gather(*tasks)]
+            answers = await asyncio.gather(*tasks)
+            readers = map(self._generation.reader_of, range(len(answers)))
+            choices = [whole_choice(*each) for each in zip(answers, readers, strict=True)]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         usage = sum_usage([usage for _, usage in choices], self._generation.choices_per_prompt)
-        return self._generation.format.whole(self._generation.head, [text for text, _ in choices], usage)
+        return self._generation.format.whole(self._generation.head, [delta for delta, _ in choices], usage)
 
     async def _stream(self, calls: list[EngineCall], send: Send) -> None:
         generation = self._generation
         writer = generation.format.event_writer(generation.head, generation.include_usage)
         usages: dict[int, Usage] = {}
+        readers = [generation.reader_of(index) for index in range(len(calls))]
         begun: set[int] = set()
         async with aclosing(ChunkMerger(calls)) as merger:
             while batch := await merger.next_batch():
                 events = []
                 for index, chunks in _by_choice(batch):
-                    text = "".join(chunk.text for chunk in chunks)
-                    reason = chunks[-1].finish_reason
-                    if reason is not None:
+                    if chunks[-1].finish_reason is not None:
                         usages[index] = usage_of(chunks[-1])
-                    if text or reason is not None:
-                        events.append(writer.event(index, text, reason, index not in begun))
+                    delta = readers[index].read(chunks)
+                    if delta is not None:
+                        events.append(writer.event(index, delta, index not in begun))
                         begun.add(index)
                 if events:
                     await self._start(calls, send)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from cluster.api.chat_request import ChatMessage
 from cluster.api.errors import bad_request, context_length_exceeded
+from cluster.api.tools import Tool
 
 
 class Tokenizer(Protocol):
@@ -15,9 +16,13 @@ class Tokenizer(Protocol):
     vocab_size: int
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
-    async def encode_chat(self, messages: Sequence[dict[str, Any]]) -> list[int]: ...
+    async def encode_chat(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    ) -> list[int]: ...
     async def decode(self, token_ids: Sequence[int]) -> str: ...
     def token_strings(self, token_ids: Sequence[int]) -> list[str]: ...
+    def token_bytes(self, token_id: int) -> bytes: ...
+    def is_special(self, token_id: int) -> bool: ...
 
 
 class PromptReader:
@@ -25,14 +30,16 @@ class PromptReader:
 
     def __init__(self, tokenizer: Tokenizer, max_model_len: int, observe_seconds: Callable[[float], None]):
         """max_model_len: tokens of prompt and answer together. observe_seconds: told how long each prompt took."""
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._max_model_len = max_model_len
         self._observe_seconds = observe_seconds
 
-    async def chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    async def chat(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> list[int]:
         begin = time.perf_counter()
         try:
-            ids = await self._tokenizer.encode_chat([message.for_template() for message in messages])
+            ids = await self.tokenizer.encode_chat(
+                [message.for_template() for message in messages], [tool.for_template() for tool in tools]
+            )
         except ValueError as error:
             raise bad_request(f"Invalid value for messages: {error}", "messages") from error
         self._observe_seconds(time.perf_counter() - begin)
@@ -41,11 +48,18 @@ class PromptReader:
     async def prompts(self, prompts: Sequence[str] | Sequence[list[int]]) -> list[list[int]]:
         return list(await asyncio.gather(*map(self._prompt, prompts)))
 
+    async def echoes(self, prompts: Sequence[str] | Sequence[list[int]]) -> list[str]:
+        """Each prompt as text. Where token ids end inside a character, that character comes with the answer (A40)."""
+        return [
+            prompt if isinstance(prompt, str) else (await self.tokenizer.decode(prompt)).rstrip("\ufffd")
+            for prompt in prompts
+        ]
+
     async def _prompt(self, prompt: str | list[int]) -> list[int]:
         if not isinstance(prompt, str):
             return self.checked(prompt, "prompt")
         begin = time.perf_counter()
-        ids = await self._tokenizer.encode(prompt)
+        ids = await self.tokenizer.encode(prompt)
         self._observe_seconds(time.perf_counter() - begin)
         return self.checked(ids, "prompt")
 
@@ -65,7 +79,7 @@ class PromptReader:
     def check_vocabulary(self, ids: Sequence[int], param: str) -> None:
         if not ids:
             return
-        low, high, size = min(ids), max(ids), self._tokenizer.vocab_size
+        low, high, size = min(ids), max(ids), self.tokenizer.vocab_size
         if low < 0 or high >= size:
             wrong = low if low < 0 else high
             message = f"Invalid value for {param}: token ids must be between 0 and {size - 1}, got {wrong}"
@@ -79,7 +93,7 @@ class PromptReader:
         """
         room = self._max_model_len - num_prompt_tokens
         if limit is None or limit <= room:
-            return limit or room
+            return room if limit is None else limit
         if field is None:
             return room
         raise context_length_exceeded(

@@ -1,13 +1,13 @@
 """Bodies of answers, with the official names. Keys that strict clients require are present even when null (33b)."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SerializeAsAny
 
 from replica.messages import Usage
 
-AnswerReason = Literal["stop", "length"]
+AnswerReason = Literal["stop", "length", "tool_calls"]
 
 
 class PromptTokensDetails(BaseModel):
@@ -41,16 +41,35 @@ def sum_usage(usages: Sequence[Usage], choices_per_prompt: int) -> CompletionUsa
     )
 
 
+class CalledFunction(BaseModel):
+    """arguments: JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class AssistantMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: str | None = None
+
+
+class CallingMessage(AssistantMessage):
+    """A message of its own, because the key must be absent where nothing is called."""
+
+    tool_calls: list[ToolCall]
 
 
 class ChatChoice(BaseModel):
     index: int
-    message: AssistantMessage
-    logprobs: None = None
+    message: SerializeAsAny[AssistantMessage]
+    logprobs: dict[str, Any] | None = None
     finish_reason: AnswerReason
 
 
@@ -67,7 +86,7 @@ class ChatCompletion(BaseModel):
 class TextChoice(BaseModel):
     index: int
     text: str
-    logprobs: None = None
+    logprobs: dict[str, Any] | None = None
     finish_reason: AnswerReason
 
 

@@ -1,14 +1,15 @@
 """The fields that chat completions and completions share."""
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from cache.block_hasher import ExtraKeys
-from replica.sampling_params import SamplingParams
+from replica.sampling_params import MAX_STOP_STRINGS, SamplingParams
 
-MAX_STOP_STRINGS = 16
+MAX_BIASES = 1024
 MAX_SALT_CHARACTERS = 256
 
 
@@ -28,6 +29,25 @@ def _stop_strings(value: Any) -> tuple[str, ...]:
     if len(texts) > MAX_STOP_STRINGS:
         raise invalid(f"stop must hold at most {MAX_STOP_STRINGS} strings, got {len(texts)}")
     return tuple(texts)
+
+
+def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
+    """Token id -> what is added to its logit; JSON's keys are strings."""
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise invalid("logit_bias must be an object from token ids to numbers")
+    if len(value) > MAX_BIASES:
+        raise invalid(f"logit_bias must hold at most {MAX_BIASES} tokens, got {len(value)}")
+    return tuple(_one_bias(token_id, bias) for token_id, bias in value.items())
+
+
+def _one_bias(token_id: Any, bias: Any) -> tuple[int, float]:
+    if not isinstance(token_id, str) or not re.fullmatch(r"-?[0-9]{1,18}", token_id, re.ASCII):
+        raise invalid(f"logit_bias must have token ids as its keys, got {str(token_id)[:50]!r}")
+    if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+        raise invalid(f"logit_bias must be between -100 and 100, got {str(bias)[:50]} for token {token_id}")
+    return int(token_id), float(bias)
 
 
 class StreamOptions(BaseModel):
@@ -52,6 +72,12 @@ class SamplingFields(BaseModel):
     stop: Annotated[Any, BeforeValidator(_stop_strings)] = ()
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Annotated[Any, BeforeValidator(_logit_bias)] = ()
+    min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -76,6 +102,20 @@ class SamplingFields(BaseModel):
     def extra_keys(self) -> ExtraKeys:
         return ExtraKeys(cache_salt=self.cache_salt)
 
+    @property
+    def num_top_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are told with each token; None tells no logprobs."""
+        return None
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return False
+
+    @property
+    def grammar(self) -> str | None:
+        """What the answer must match, in llguidance's format; None is free text."""
+        return None
+
     def sampling_params(self, choice: int, max_tokens: int) -> SamplingParams:
         """choice: 0 to n - 1. A given seed is shifted by it, or all n choices would be one text (35)."""
         seed = self.seed
@@ -90,4 +130,13 @@ class SamplingFields(BaseModel):
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            logit_bias=self.logit_bias,
+            min_tokens=self.min_tokens or 0,
+            top_logprobs=self.num_top_logprobs,
+            prompt_logprobs=self.wants_prompt_logprobs,
+            grammar=self.grammar,
         )

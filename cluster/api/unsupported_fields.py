@@ -13,28 +13,18 @@ from cluster.api.errors import ApiError
 HARMLESS = frozenset(
     {
         "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-        "prompt_cache_options", "parallel_tool_calls", "prediction", "request_id",
+        "prompt_cache_options", "prediction", "request_id",
     }
 )  # fmt: skip
 """Accounting, hints and names. `request_id` never becomes an internal id (39)."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "logit_bias": ({},),
     "skip_special_tokens": (True,),
 }
 CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
@@ -44,8 +34,6 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
-    "logprobs": (),
-    "echo": (False,),
     "suffix": ("",),
     "best_of": (1,),
 }

@@ -16,6 +16,12 @@ _FILE = Path(__file__).parents[1] / "data" / "openai_openapi_subset.json"
 @cache
 def _document() -> dict[str, Any]:
     document = json.loads(_FILE.read_text())
+    # The official server itself sends null for the first token of an echoed prompt, which has no logprob.
+    logprobs = document["components"]["schemas"]["CreateCompletionResponse"]["properties"]["choices"]["items"]
+    for lists in logprobs["properties"]["logprobs"]["anyOf"][:1]:
+        for name in ("token_logprobs", "top_logprobs"):
+            kind = lists["properties"][name]["items"]
+            kind["type"] = [kind["type"], "null"]
     # Chunks of a streamed completion have the schema of the whole one, in which the finish reason is never null;
     # the official server itself sends null until the last chunk.
     chunk = copy.deepcopy(document["components"]["schemas"]["CreateCompletionResponse"])

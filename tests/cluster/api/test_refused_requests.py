@@ -57,7 +57,7 @@ async def test_16_another_content_type(api: Api) -> None:
     [
         ("temperature", -0.1), ("temperature", 2.1), ("temperature", "1"), ("temperature", True), ("top_p", 0),
         ("top_p", 1.5), ("top_k", -2), ("top_k", 1.5), ("n", 0), ("n", 129), ("n", 100_000), ("n", "2"), ("n", 1.0),
-        ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 2**40), ("seed", 2**63), ("seed", "1"), ("stream", "yes"),
+        ("max_tokens", -1), ("max_tokens", 2**40), ("seed", 2**63), ("seed", "1"), ("stream", "yes"),
         ("stream", 1), ("stop", ""), ("stop", ["a", ""]), ("stop", 3), ("stop", [3]), ("stop", ["a"] * 17),
         ("stop", {"a": 1}), ("stop_token_ids", [-3]), ("stop_token_ids", [512]), ("stop_token_ids", ["1"]),
         ("cache_salt", ""), ("cache_salt", "s" * 257), ("cache_salt", 3), ("ignore_eos", "true"), ("model", 3),
@@ -162,10 +162,9 @@ async def test_the_default_limit_of_completions_is_cut_to_the_window(api: Api) -
 @pytest.mark.parametrize(
     "fields",
     [
-        {"logprobs": True}, {"top_logprobs": 2}, {"tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {"frequency_penalty": 0.5},
-        {"presence_penalty": -1}, {"logit_bias": {"60000": 5}}, {"modalities": ["audio"]}, {"reasoning_effort": "low"},
-        {"functions": [{"name": "f"}]}, {"max_token": 5}, {"audio": {"voice": "a", "format": "wav"}},
+        {"top_logprobs": 2}, {"tool_choice": "required"}, {"logit_bias": {"60000": 5}}, {"modalities": ["audio"]},
+        {"reasoning_effort": "low"}, {"functions": [{"name": "f"}]}, {"max_token": 5},
+        {"audio": {"voice": "a", "format": "wav"}},
     ],
     ids=lambda fields: next(iter(fields)),
 )  # fmt: skip
@@ -175,7 +174,7 @@ async def test_19_fields_of_chat_that_would_change_the_answer(api: Api, fields: 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"echo": True}, {"logprobs": 0}, {"suffix": "x"}, {"best_of": 3}, {"min_p": 0.1}, {"repetition_penalty": 1.1}],
+    [{"suffix": "x"}, {"best_of": 3}, {"tools": []}, {"response_format": {"type": "text"}}],
     ids=lambda fields: next(iter(fields)),
 )
 async def test_fields_of_completions_that_would_change_the_answer(api: Api, fields: dict[str, Any]) -> None:

@@ -1,0 +1,257 @@
+"""Answers of a real engine: logprobs, echo, structured output and tool calls, whole and streamed, by the schema."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.api.live_server import MODEL, LiveServer, running_server
+from tests.cluster.api.sse import events
+from tests.cluster.openai_schema import check
+from tests.cluster.small_tokenizer import CONTROL_TOKENS
+
+TEXT = "the quick 😀 世界 ďábelské e\u0301 fox"
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "description": "Tells.", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "stop_all"}},
+]
+
+
+@pytest.fixture(scope="module")
+def live(tokenizer_dir: Path) -> Iterator[LiveServer]:
+    with running_server(tokenizer_dir) as server:
+        yield server
+
+
+def streamed(live: LiveServer, path: str, **body: Any) -> list[dict[str, Any]]:
+    response = live.client.post(path, json={"model": MODEL, "stream": True, **body})
+    assert response.status_code == 200, response.text
+    chunks, done = events(response.text)
+    assert done
+    schema = "CreateChatCompletionStreamResponse" if "chat" in path else "CompletionChunk"
+    for chunk in chunks:
+        check(schema, chunk)
+    return [choice for chunk in chunks for choice in chunk["choices"]]
+
+
+def joined_logprobs(choices: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The lists of all events of a streamed completion, one after the other."""
+    parts = [choice["logprobs"] for choice in choices if choice["logprobs"] is not None]
+    return {name: [item for part in parts for item in part[name]] for name in parts[0]}
+
+
+def test_chat_logprobs_have_one_entry_per_token(live: LiveServer) -> None:
+    fields = {"logprobs": True, "top_logprobs": 3, "max_tokens": 12, "temperature": 0}
+    answer = live.chat("hello", **fields)
+    check("CreateChatCompletionResponse", answer)
+    entries = answer["choices"][0]["logprobs"]["content"]
+    assert len(entries) == answer["usage"]["completion_tokens"]
+    for entry in entries:
+        assert entry["top_logprobs"][0]["logprob"] == entry["logprob"] <= 0  # greedy
+        assert len(entry["top_logprobs"]) == 3
+    messages = [{"role": "user", "content": "hello"}]
+    choices = streamed(live, "/v1/chat/completions", messages=messages, **fields)
+    told = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+    assert [entry["token"] for entry in told] == [entry["token"] for entry in entries]
+    written = b"".join(bytes(entry["bytes"]) for entry in told if entry["token"] not in CONTROL_TOKENS)
+    assert written.decode(errors="replace") == answer["choices"][0]["message"]["content"]
+
+
+def test_chat_without_top_logprobs_tells_the_token_alone(live: LiveServer) -> None:
+    answer = live.chat("hello", logprobs=True, max_tokens=2)
+    check("CreateChatCompletionResponse", answer)
+    assert all(entry["top_logprobs"] == [] for entry in answer["choices"][0]["logprobs"]["content"])
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 3])
+@pytest.mark.parametrize("prompt", [TEXT, "a", list(range(300, 330)), "<|im_start|>user\nhi<|im_end|>"], ids=repr)
+def test_6_12_38_echo_with_logprobs_streamed_and_not(live: LiveServer, prompt: Any, max_tokens: int) -> None:
+    fields = {"echo": True, "logprobs": 2, "max_tokens": max_tokens, "temperature": 0}
+    answer = live.complete(prompt, **fields)
+    check("CreateCompletionResponse", answer)
+    choice, usage = answer["choices"][0], answer["usage"]
+    logprobs = choice["logprobs"]
+    sizes = {name: len(values) for name, values in logprobs.items()}
+    assert set(sizes.values()) == {usage["prompt_tokens"] + usage["completion_tokens"]}, sizes
+    assert usage["completion_tokens"] <= max_tokens
+    assert (logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]) == (None, None)
+    assert all(value is not None for value in logprobs["token_logprobs"][1:])
+    text = choice["text"]
+    if isinstance(prompt, str):
+        assert text.startswith(prompt)
+        assert "\ufffd" not in text[: len(prompt)]
+    if max_tokens == 0:
+        assert choice["finish_reason"] == "length"
+        assert isinstance(prompt, list) or text == prompt
+    check_offsets(logprobs, text)
+    choices = streamed(live, "/v1/completions", prompt=prompt, **fields)
+    assert "".join(each["text"] for each in choices) == text
+    assert joined_logprobs(choices) == logprobs
+
+
+def check_offsets(logprobs: dict[str, list[Any]], text: str) -> None:
+    """Each token that is text by itself stands in the answer at its offset; offsets never fall."""
+    offsets = logprobs["text_offset"]
+    assert offsets == sorted(offsets)
+    for token, offset in zip(logprobs["tokens"], offsets, strict=True):
+        if not token.startswith("bytes:") and token not in CONTROL_TOKENS:
+            assert text[offset : offset + len(token)] == token
+
+
+def test_38_bytes_of_split_characters_have_their_own_names(live: LiveServer) -> None:
+    """😀 is several tokens here, none of which is text; they share its offset, and their bytes are the character."""
+    logprobs = live.complete("a😀b", echo=True, logprobs=0, max_tokens=0)["choices"][0]["logprobs"]
+    parts = [token for token in logprobs["tokens"] if token.startswith("bytes:")]
+    assert bytes.fromhex("".join(parts).replace("bytes:", "").replace("\\x", "")).decode() == "😀"
+    offsets = dict.fromkeys(
+        offset
+        for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True)
+        if token.startswith("bytes:")
+    )
+    assert list(offsets) == [1]
+
+
+def test_12_no_tokens_without_echo_is_an_empty_answer(live: LiveServer) -> None:
+    answer = live.complete("hello world", max_tokens=0)
+    check("CreateCompletionResponse", answer)
+    assert (answer["choices"][0]["text"], answer["usage"]["completion_tokens"]) == ("", 0)
+
+
+def test_13_logprobs_beside_top_k_are_finite(live: LiveServer) -> None:
+    answer = live.complete("hello", logprobs=5, top_k=1, temperature=1, echo=True, max_tokens=4)
+    for top in answer["choices"][0]["logprobs"]["top_logprobs"][1:]:
+        assert all(-9999 <= value <= 0 for value in top.values())
+
+
+def test_c43_a_warm_cache_changes_no_logprob_of_the_prompt(live: LiveServer) -> None:
+    prompt = "you are a helpful assistant. " * 6
+    fields = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+    cold = live.complete(prompt, **fields)
+    assert live.complete(prompt, max_tokens=1)["usage"]["prompt_tokens_details"]["cached_tokens"] >= 16
+    warm = live.complete(prompt, **fields)
+    assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert warm["choices"] == cold["choices"]
+
+
+def test_37_echo_and_logprobs_of_several_prompts(live: LiveServer) -> None:
+    prompts = ["one fox", "two lazy dogs jump", "three"]
+    answer = live.complete(prompts, n=2, echo=True, logprobs=1, max_tokens=2)
+    check("CreateCompletionResponse", answer)
+    for index, choice in enumerate(answer["choices"]):
+        assert choice["text"].startswith(prompts[index // 2])
+        check_offsets(choice["logprobs"], choice["text"])
+
+
+@pytest.mark.parametrize(
+    ("response_format", "is_right"),
+    [
+        ({"type": "json_object"}, lambda value: isinstance(value, dict)),
+        (
+            {"type": "json_schema", "json_schema": {"name": "trip", "strict": True, "schema": SCHEMA}},
+            lambda value: value["city"] in ("Oslo", "Rome") and 1 <= value["days"] <= 9,
+        ),
+    ],
+    ids=["json_object", "json_schema"],
+)
+def test_structured_output(live: LiveServer, response_format: Any, is_right: Any) -> None:
+    answer = live.chat("plan a trip", response_format=response_format, max_tokens=400, seed=1, logit_bias={"93": 5})
+    check("CreateChatCompletionResponse", answer)
+    choice = answer["choices"][0]
+    if choice["finish_reason"] == "stop":
+        assert is_right(json.loads(choice["message"]["content"]))
+    else:  # a random model may talk to the limit within its strings
+        assert response_format["type"] == "json_object"
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["required", "named"]
+)
+@pytest.mark.parametrize("parallel", [True, False])
+def test_tool_calls_whole_and_streamed(live: LiveServer, choice: Any, parallel: bool) -> None:
+    fields = {
+        "tools": TOOLS,
+        "tool_choice": choice,
+        "parallel_tool_calls": parallel,
+        "temperature": 0,
+        "max_tokens": 150,
+    }
+    answer = live.chat("weather?", **fields)
+    check("CreateChatCompletionResponse", answer)
+    calls = answer["choices"][0]["message"]["tool_calls"]
+    assert parallel or len(calls) == 1
+    assert parallel or answer["choices"][0]["finish_reason"] == "tool_calls"
+    # A call that is cut within its name is told as content.
+    assert answer["choices"][0]["message"]["content"] is None or answer["choices"][0]["finish_reason"] == "length"
+    functions = [call["function"] for call in calls]
+    for function in functions[:-1] if answer["choices"][0]["finish_reason"] == "length" else functions:
+        arguments = json.loads(function["arguments"])
+        assert arguments == {} if function["name"] == "stop_all" else arguments["city"] in ("Oslo", "Rome")
+        assert isinstance(choice, str) or function["name"] == "get_weather"
+    messages = [{"role": "user", "content": "weather?"}]
+    deltas = [each["delta"] for each in streamed(live, "/v1/chat/completions", messages=messages, **fields)]
+    pieces = [piece for delta in deltas for piece in delta.get("tool_calls", ())]
+    assert len({piece["id"] for piece in pieces if "id" in piece}) == len(calls)
+    for index, function in enumerate(functions):
+        mine = [piece["function"] for piece in pieces if piece["index"] == index]
+        assert mine[0]["name"] == function["name"]
+        assert "".join(piece["arguments"] for piece in mine) == function["arguments"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_tools_that_need_not_be_called(live: LiveServer, choice: str) -> None:
+    answer = live.chat("hello", tools=TOOLS, tool_choice=choice, temperature=0, max_tokens=8)
+    check("CreateChatCompletionResponse", answer)
+    message = answer["choices"][0]["message"]
+    assert "tool_calls" not in message
+    assert message["content"]
+    without = live.chat("hello", temperature=0, max_tokens=8)
+    assert (answer["usage"]["prompt_tokens"] == without["usage"]["prompt_tokens"]) is (choice == "none")
+
+
+def test_tool_results_go_on_as_a_conversation(live: LiveServer) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
+    messages = [
+        {"role": "user", "content": "weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
+    ]
+    answer = live.post("/v1/chat/completions", messages=messages, tools=TOOLS, max_tokens=4)
+    check("CreateChatCompletionResponse", answer)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strng"}}}},
+         "response_format"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}]}, "tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+        ({"tools": [*TOOLS, TOOLS[0]]}, "tools"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"min_tokens": 9, "max_tokens": 4}, "min_tokens"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": {"512": 1}}, "logit_bias"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_19_what_cannot_be_served_is_a_400_that_names_the_field(live: LiveServer, fields: Any, param: str) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], **fields}
+    response = live.client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400, response.text
+    check("ErrorResponse", response.json())
+    assert response.json()["error"]["param"] == param
