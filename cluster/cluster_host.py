@@ -18,7 +18,15 @@ from typing import NoReturn
 from cluster.child_processes import adopt_orphans, end_all_children
 from cluster.config import ServeConfig
 from cluster.host_messages import HostMessage, HostOrders
-from cluster.ray_runtime import cause_of, put_into_environment, ray_environment, start_ray, start_serve, stop_ray
+from cluster.ray_runtime import (
+    behind_haproxy,
+    cause_of,
+    put_into_environment,
+    ray_environment,
+    start_ray,
+    start_serve,
+    stop_ray,
+)
 
 MESSAGES_FD_VARIABLE = "CLUSTER_HOST_MESSAGES_FD"
 READY_SECONDS = 120.0
@@ -62,9 +70,7 @@ class ClusterHost:
             self._say(HostMessage("progress", "Loading the model into the replicas", done, total))
         self._say(HostMessage("progress", "Waiting for the API"))
         self._wait_ready()
-        self._say(
-            HostMessage("ready", "HAProxy" if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" else "Ray's proxy")
-        )
+        self._say(HostMessage("ready", "HAProxy" if behind_haproxy() else "Ray's Python proxy"))
 
     def _wait_ready(self) -> None:
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._config.host, self._config.host)

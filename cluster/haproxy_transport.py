@@ -21,9 +21,10 @@ def find_haproxy() -> str | None:
     return binary
 
 
-def haproxy_environment(binary: str, folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
+def haproxy_environment(binary: str, host: str, folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
     """What Ray's processes must find in their environment before Ray Serve is imported.
 
+    host: where the API listens; everything else listens on loopback, whatever Ray's own settings say.
     folder: private to the cluster and existing; Ray adds one level for each node. free_port: gives a port of its own on
     each call, so that two clusters on one machine do not meet.
     """
@@ -33,6 +34,7 @@ def haproxy_environment(binary: str, folder: Path, free_port: Callable[[], int])
     launcher.chmod(stat.S_IRWXU)
     return {
         haproxy_launcher.BINARY_VARIABLE: binary,
+        haproxy_launcher.HOST_VARIABLE: host,
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
@@ -48,5 +50,5 @@ def haproxy_environment(binary: str, folder: Path, free_port: Callable[[], int])
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
         "RAY_SERVE_PORT_QUARANTINE_S": "60",
         # How long an ingress that is told to stop waits for HAProxy to drop it; HAProxy hears of it within a second.
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     }

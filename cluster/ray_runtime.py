@@ -34,7 +34,7 @@ def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:
         return environment
     haproxy = folder / "h"
     haproxy.mkdir()
-    return environment | haproxy_environment(binary, haproxy, FreePorts())
+    return environment | haproxy_environment(binary, config.host, haproxy, FreePorts())
 
 
 def start_ray(config: ServeConfig, folder: Path) -> None:
@@ -70,9 +70,11 @@ def start_serve(config: ServeConfig, model_dir: Path) -> Iterator[tuple[int, int
     from cluster.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
 
     app = application(config, cluster_spec(config, model_dir))
+    # HAProxy alone listens on the given host (see `haproxy_launcher`), the ingresses behind it on loopback.
+    host = "127.0.0.1" if behind_haproxy() else config.host
     serve.start(
         proxy_location="EveryNode",
-        http_options={"host": config.host, "port": config.port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS},
+        http_options={"host": host, "port": config.port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS},
     )
     serve.run_many(
         [serve.RunTarget(app, name=APP_NAME, route_prefix="/")],
@@ -114,6 +116,10 @@ def stop_ray() -> None:
             serve.shutdown()
         finally:
             ray.shutdown()
+
+
+def behind_haproxy() -> bool:
+    return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
 
 
 def put_into_environment(values: Mapping[str, str]) -> None:

@@ -1,5 +1,6 @@
 """The few lines that a person sees of a cluster that starts, runs and stops."""
 
+import json
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -51,7 +52,10 @@ class StartupReport:
 
     def _ready(self, transport: str, log: Path | None) -> None:
         name = self._config.model_name
-        body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Say hello."}}], "max_tokens": 32}}'
+        question = "What is the capital of France?"
+        # max_tokens: a small model may not know when to stop.
+        messages = [{"role": "user", "content": question}]
+        body = json.dumps({"model": name, "messages": messages, "temperature": 0, "max_tokens": 32})
         self._say(
             f"""
 {name} is ready: {self._config.replicas} replicas behind {transport}, policy {self._config.policy}
@@ -61,8 +65,8 @@ curl -s {self.url}/v1/chat/completions -H 'Content-Type: application/json' -d '{
 
 from openai import OpenAI
 client = OpenAI(base_url="{self.url}/v1", api_key="unused")
-messages = [{{"role": "user", "content": "Say hello."}}]
-answer = client.chat.completions.create(model="{name}", messages=messages, max_tokens=32)
+messages = [{{"role": "user", "content": "{question}"}}]
+answer = client.chat.completions.create(model="{name}", messages=messages, temperature=0, max_tokens=32)
 print(answer.choices[0].message.content)
 
 Ctrl-C stops everything."""
