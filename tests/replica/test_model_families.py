@@ -90,6 +90,18 @@ def test_prefill_in_chunks_beside_decodes(family: str, budget: int) -> None:
 
 
 @families
+def test_pages_larger_than_blocks(family: str) -> None:
+    """Hits keep the grain of a block: a page that matches in part is copied, latents and windowed layers too."""
+    prompts, answers = answered(family)
+    engine = tiny_engine(family, page_size=4 * BLOCK_SIZE, max_num_batched_tokens=11, max_num_seqs=6)
+    assert run(engine, [greedy(prompt, MAX_TOKENS) for prompt in prompts]) == answers
+    before = engine.counters.num_hit_tokens
+    assert run(engine, [greedy(prompt, MAX_TOKENS) for prompt in prompts]) == answers
+    hits = sum((len(prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE for prompt in prompts)
+    assert engine.counters.num_hit_tokens == before + hits
+
+
+@families
 @pytest.mark.parametrize("prefix_caching", [True, False])
 def test_across_preemptions(family: str, prefix_caching: bool) -> None:
     """Pages for all prompts, but not for all answers (A24)."""
