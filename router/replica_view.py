@@ -9,6 +9,8 @@ HEARTBEAT_MAX_AGE_SECONDS = 2.0
 RECENT_HALF_LIFE_SECONDS = 600.0
 """Longer than the pauses of people and agents, or paced traffic would look like none (C7)."""
 MAX_CHANGES = 20_000
+ANSWER_WEIGHT = 0.05
+"""Of the newest answer in the mean of how long answers take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class ReplicaView:
     recent_prefill_tokens: prompt tokens sent there of late and no longer queued, decaying. Survives between requests,
       so that paced traffic, which finds nothing in flight at any decision, is spread too (C7).
     prefill_tokens_per_second, decode_step_seconds: the replica's measurements, 0 where it has none.
+    answer_seconds: how long answers took there of late from their first token to their end; 0 before the first ended.
     num_blocks, num_active_blocks: KV blocks it has, and those that running requests hold; 0 where nobody told.
     """
 
@@ -33,6 +36,7 @@ class ReplicaView:
     decode_step_seconds: float = 0.0
     num_blocks: int = 0
     num_active_blocks: int = 0
+    answer_seconds: float = 0.0
 
     @property
     def num_in_flight(self) -> int:
@@ -69,6 +73,7 @@ class LoadTracker:
         self._others = (0, 0)  # waiting, prefill tokens that other routers sent since the heartbeat
         self._recent = 0.0
         self._recent_at = 0.0
+        self._answer_seconds = 0.0
 
     def on_heartbeat(self, load: ReplicaLoad, measured_at: float) -> None:
         if measured_at < self._measured_at:
@@ -90,6 +95,11 @@ class LoadTracker:
     def add_recent(self, prefill_tokens: int, now: float) -> None:
         self._recent = max(0.0, self.recent(now) + prefill_tokens)
         self._recent_at = now
+
+    def add_answer(self, seconds: float) -> None:
+        """An answer has ended so long after its first token."""
+        old = self._answer_seconds
+        self._answer_seconds = old + ANSWER_WEIGHT * (seconds - old) if old else seconds
 
     def recent(self, now: float) -> float:
         age = max(0.0, now - self._recent_at)
@@ -127,4 +137,5 @@ class LoadTracker:
             decode_step_seconds=base.decode_step_seconds,
             num_blocks=base.num_blocks,
             num_active_blocks=num_active_blocks,
+            answer_seconds=self._answer_seconds,
         )

@@ -11,13 +11,14 @@ TRANSIT_SECONDS = 0.1
 
 @dataclass(slots=True)
 class OpenReservation:
-    """prefill_tokens: prompt tokens expected to be computed. first_token: whether the answer has begun."""
+    """prefill_tokens: prompt tokens expected to be computed. first_token, first_token_at: whether and when it came."""
 
     replica_id: str
     prefill_tokens: int
     sent_at: float
     lease_until: float
     first_token: bool = False
+    first_token_at: float = 0.0
 
 
 class ReservationLedger:
@@ -55,7 +56,7 @@ class ReservationLedger:
         if entry is None or entry.first_token:
             return
         self._tell(entry, now, waiting=-1, running=1, prefill_tokens=-entry.prefill_tokens)
-        entry.first_token = True
+        entry.first_token, entry.first_token_at = True, now
         entry.lease_until = now + self._lease_seconds
         self._open[request_id] = self._open.pop(request_id)
 

@@ -172,7 +172,9 @@ class RouterState:
 
     def end(self, request_id: str, now: float) -> None:
         with self._lock:
-            self._ledger.end(request_id, now)
+            entry = self._ledger.end(request_id, now)
+            if entry is not None and entry.first_token:
+                self._get(entry.replica_id).load.add_answer(now - entry.first_token_at)
 
     def fail(self, replica_id: str, now: float) -> None:
         """Its slot leaves the live mask at once; what Redis says about it is not believed for FAILED_SECONDS."""

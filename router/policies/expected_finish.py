@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import median
+from statistics import mean, median
 from types import MappingProxyType
 
 from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
@@ -15,28 +15,43 @@ DEFAULT_DECODE_STEP_SECONDS = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """prefill_rates: tokens per second of each replica. decode_slope: seconds that one more request adds to a step."""
+    """What was measured, with gaps filled.
+
+    prefill_rates: tokens per second of each replica. decode_step, decode_slope: seconds of a usual decode step, and
+    what one more request adds to it. answer_tokens: of a usual answer. idle_share: of the replicas, those that have
+    nothing to do.
+    """
 
     prefill_rates: Mapping[str, float]
+    decode_step: float
     decode_slope: float
+    answer_tokens: float
+    idle_share: float
 
 
 class ExpectedFinishPolicy(Policy):
     """Lowest score in seconds:
 
-        first token = (queued prefill + uncached tokens of this prompt) / prefill rate
-        work        = uncached tokens / prefill rate: time that whoever comes next waits longer
-        stall       = uncached tokens / prefill rate * requests running there
-        decode      = 2 * new tokens * running * decode slope: slower steps for this request and for each running one
-        recent      = tokens of late that are no longer queued / prefill rate
+        first token = (queued prefill + uncached tokens of this prompt) / prefill rate + wait for memory
+        delay       = uncached tokens / prefill rate * (work + stall * running there + behind * waiting there)
+        decode      = 2 * answer tokens * running * decode slope: slower steps for this request and for each running one
+        recent      = tokens of late that are no longer queued / prefill rate, at most so many times this prompt,
+                      times the share of the replicas that are idle
 
-    `first token` counts once, the others times their weights. Every replica's hit is weighed against its load (C3,
-    C10), nothing switches affinity off for all (C2), and without any hit only load decides (C1, C8). `work` keeps the
-    siblings of a cold prefix together while its first request is still computing it (C12, 50); `decode` lets a shared
-    prompt spread over the replicas as soon as requests run (23); `recent` does the same for traffic so paced that
-    nothing is ever in flight, and for a replica that has just joined (C7, C13). While the weight of `recent` is below
-    1 + `work`, one session alone never moves: what was computed for it of late is no more than what another replica
-    would have to compute again, and that counts 1 + `work` times.
+    `first token` and `delay` are what this request waits and what its uncached tokens make others wait: whoever comes
+    next, those that run, and those that will stand behind it, which are about as many as stand before it. So the more
+    the fleet has to do, the more a hit is worth, because work that is done twice is then what everybody waits for.
+
+    Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
+    any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
+    still computing it (C12, 50); `decode` lets a shared prompt spread over the replicas as soon as requests run (23);
+    `recent` does the same for traffic so paced that nothing is ever in flight, and for a replica that has just joined
+    (C7, C13). Where all are busy the load tells enough, and the memory of past work would only tear sessions from
+    their pages: then `recent` is 0. One session alone never moves: what was computed for it of late is no more than
+    what another replica would have to compute again, and that counts 1 + `work` times.
+
+    The wait for memory: blocks that are missing for those that wait and for this request, over the rate at which
+    running requests give theirs back.
     """
 
     name = "expected_finish"
@@ -44,17 +59,20 @@ class ExpectedFinishPolicy(Policy):
     default_weights = MappingProxyType(
         {
             "work": 1.0,
-            "stall": 0.05,
-            "decode": 1.0,
+            "stall": 0.5,
+            "behind": 1.0,
+            "memory": 1.0,
+            "decode": 0.5,
             "recent": 1.0,
-            "new_tokens": 64.0,  # of an answer, at most: what a client allows is rarely used up
+            "recent_cap": 4.0,  # prompts
+            "new_tokens": 32.0,  # of an answer, before the first answers have ended
             "batch_base": 4.0,  # a decode step of one request costs as much as so many more requests add
             "margin": 0.02,  # scores closer than this share of the lowest are equal
         }
     )
 
     def choose(self, request: RequestShape, replicas: Sequence[ReplicaView], now: float, rng: Random) -> PolicyChoice:
-        speeds = self._speeds(replicas)
+        speeds = self._speeds(request, replicas)
         scores = {replica.replica_id: self._score(request, replica, speeds) for replica in replicas}
         margin = min(scores.values()) * self.weights["margin"] + 1e-4
         chosen = lowest(scores, replicas, margin, rng)
@@ -68,17 +86,18 @@ class ExpectedFinishPolicy(Policy):
         weights, rate = self.weights, speeds.prefill_rates[replica.replica_id]
         prefill = max(0, request.num_tokens - replica.hit_tokens) / rate
         first_token = replica.queued_prefill_tokens / rate + prefill
-        new_tokens = min(request.max_new_tokens, weights["new_tokens"])
-        decode = 2.0 * new_tokens * replica.num_running * speeds.decode_slope
+        delay = weights["work"] + weights["stall"] * replica.num_running + weights["behind"] * replica.num_waiting
+        decode = 2.0 * speeds.answer_tokens * replica.num_running * speeds.decode_slope
+        recent = min(replica.recent_prefill_tokens, weights["recent_cap"] * request.num_tokens) / rate
         return (
             first_token
-            + weights["work"] * prefill
-            + weights["stall"] * prefill * replica.num_running
+            + weights["memory"] * _memory_seconds(request, replica, speeds)
+            + prefill * delay
             + weights["decode"] * decode
-            + weights["recent"] * replica.recent_prefill_tokens / rate
+            + weights["recent"] * recent * speeds.idle_share
         )
 
-    def _speeds(self, replicas: Sequence[ReplicaView]) -> Speeds:
+    def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:
         """A replica that measured nothing gets the median, and none counts as more than four times off it: one odd
         measurement must not decide. The slope is shared: a step measured at another batch size misleads."""
         measured = [r.prefill_tokens_per_second for r in replicas if r.prefill_tokens_per_second > 0]
@@ -91,4 +110,29 @@ class ExpectedFinishPolicy(Policy):
             r.decode_step_seconds / (r.num_running + base) for r in replicas if r.num_running and r.decode_step_seconds
         ]
         steps = [r.decode_step_seconds for r in replicas if r.decode_step_seconds] or [DEFAULT_DECODE_STEP_SECONDS]
-        return Speeds(rates, median(busy) if busy else min(steps) / (1 + base))
+        step = median(steps)
+        answers = [r.answer_seconds for r in replicas if r.answer_seconds]
+        answer_tokens = max(1.0, mean(answers) / step) if answers else self.weights["new_tokens"]
+        return Speeds(
+            prefill_rates=rates,
+            decode_step=step,
+            decode_slope=median(busy) if busy else min(steps) / (1 + base),
+            answer_tokens=min(request.max_new_tokens, answer_tokens),
+            idle_share=sum(not r.num_in_flight for r in replicas) / len(replicas),
+        )
+
+
+def _memory_seconds(request: RequestShape, replica: ReplicaView, speeds: Speeds) -> float:
+    """How long until running requests have given back the blocks that are missing; 0 where nobody told of blocks.
+
+    Who waits is taken to need as much as who runs. A hit is taken to lie in blocks that somebody holds.
+    """
+    if not replica.num_running or not replica.num_blocks:
+        return 0.0
+    held_by_one = replica.num_active_blocks / replica.num_running
+    own = (request.num_tokens - replica.hit_tokens + speeds.answer_tokens) / request.block_size
+    missing = replica.num_active_blocks + replica.num_waiting * held_by_one + own - replica.num_blocks
+    if missing <= 0.0 or not held_by_one:
+        return 0.0
+    step = replica.decode_step_seconds or speeds.decode_step
+    return missing / replica.num_active_blocks * speeds.answer_tokens * step

@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.wire import ReplicaLoad
-from router.replica_view import HEARTBEAT_MAX_AGE_SECONDS, MAX_CHANGES, LoadChange, LoadTracker
+from router.index_mirror import IndexMirror
+from router.ladder import Rung
+from router.replica_view import ANSWER_WEIGHT, HEARTBEAT_MAX_AGE_SECONDS, MAX_CHANGES, LoadChange, LoadTracker
 from router.reservations import TRANSIT_SECONDS, ReservationLedger
+from router.router_state import RouterState
 
 LATER = TRANSIT_SECONDS + 0.01
 
@@ -177,3 +180,15 @@ def test_changes_are_bounded_without_heartbeats() -> None:
         tracker.on_change(LoadChange(float(number), -1, 0, -1))
     assert len(tracker._since) <= MAX_CHANGES
     assert tracker.idle
+
+
+def test_the_time_an_answer_takes_is_learned_from_its_first_token_on() -> None:
+    state = RouterState(IndexMirror())
+    for number, seconds in enumerate([2.0, 4.0]):
+        state.reserve(f"r{number}", "a", 100, [], 0.0)
+        state.first_token(f"r{number}", 10.0)
+        state.end(f"r{number}", 10.0 + seconds)
+    state.reserve("never began", "a", 100, [], 0.0)
+    state.end("never began", 500.0)
+    (view,) = state.views(["a"], [], 16, 20.0, Rung.FRESH)
+    assert view.answer_seconds == pytest.approx(2.0 + ANSWER_WEIGHT * 2.0)

@@ -90,10 +90,26 @@ def test_expected_finish_scores_are_its_formula() -> None:
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
     slope = 0.06 / (2 + 4)
     prefill = 520 / 500
+    delay = 1.0 + 0.5 * 2 + 1.0 * 1
+    idle_share = 1 / 2
     assert scores["a"] == pytest.approx(
-        300 / 500 + prefill + prefill + 0.05 * prefill * 2 + 2 * 64 * 2 * slope + 100 / 500
+        300 / 500 + prefill + delay * prefill + 0.5 * 2 * 32 * 2 * slope + 100 / 500 * idle_share
     )
     assert scores["b"] == pytest.approx(2 * 1000 / 250)
+
+
+def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> None:
+    known = {"prefill_tokens_per_second": 500.0, "decode_step_seconds": 0.06, "num_blocks": 100, "num_running": 2}
+    replicas = [
+        ReplicaView("full", num_active_blocks=80, num_waiting=1, answer_seconds=1.2, **known),
+        ReplicaView("roomy", num_active_blocks=20, answer_seconds=1.2, **known),
+    ]
+    scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
+    answer_tokens = 1.2 / 0.06
+    prefill, decode = 1000 / 500, 0.5 * 2 * answer_tokens * 2 * 0.06 / (2 + 4)
+    missing = 80 + 40 + (1000 + answer_tokens) / 16 - 100
+    assert scores["full"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 1) + decode + missing / 80 * 1.2)
+    assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2) + decode)
 
 
 def test_expected_finish_does_not_believe_one_odd_measurement() -> None:
