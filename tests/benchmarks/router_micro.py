@@ -1,0 +1,200 @@
+"""What the router costs: looking up, deciding, applying events, and memory per key."""
+
+import gc
+import json
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from random import Random
+
+from cache.block_hasher import BlockHasher
+from cache.events import BlocksStored
+from cache.wire import EventBatch, ReplicaLoad, ReplicaRegistration, decode_events, encode_events
+from router.decision_maker import DecisionMaker
+from router.index_mirror import IndexMirror
+from router.ladder import Rung
+from router.policies.registry import make_policy
+from router.route_request import RouteRequest
+from router.router_state import RouterState
+from tests.benchmarks.dynamo_peer import DynamoTree
+from tests.benchmarks.peer_setup import PeerUnavailable
+
+PAIRS = 7
+HASHER = BlockHasher(bytes(16), "bench", 16)
+Row = dict[str, object]
+
+QUIET_LOOP_SECONDS = 0.0105
+"""The loop below on a quiet core of the two-core EPYC machine for which the bars were set."""
+
+
+def calibration() -> float:
+    """How many times slower this machine is right now than that one; the least of a few tries."""
+
+    def loop() -> float:
+        started = time.perf_counter()
+        table: dict[int, int] = {}
+        for number in range(100_000):
+            table[number & 1023] = number
+        return time.perf_counter() - started
+
+    return min(loop() for _ in range(15)) / QUIET_LOOP_SECONDS
+
+
+def microseconds(function: Callable[[], object], repeat: int) -> list[float]:
+    samples = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        function()
+        samples.append((time.perf_counter() - started) * 1e6)
+    return samples
+
+
+def longest_prefix(num_replicas: int, num_blocks: int) -> Row:
+    """Both sides in turn, `PAIRS` times: every replica holds the whole prompt, the worst case of our walk."""
+    mirror = IndexMirror()
+    keys = HASHER.keys(Random(1).choices(range(50_000), k=16 * num_blocks))
+    for _ in range(num_replicas):
+        slot = mirror.add_slot()
+        mirror.store(slot, keys)
+        mirror.enliven(slot)
+    mirror.predict(0, HASHER.keys(Random(2).choices(range(50_000), k=16 * 64)), 0.0)
+    expected = dict.fromkeys(range(num_replicas), num_blocks)
+    if mirror.longest_prefix(keys, 1.0) != expected:
+        raise RuntimeError("the mirror answers wrongly")
+    row: Row = {"work": f"longest_prefix_{num_replicas}x{num_blocks}", "unit": "us"}
+    repeat = max(50, 60_000 // num_blocks // 4)
+    hashes = [int.from_bytes(key[:7], "little") for key in keys]
+    try:
+        tree = DynamoTree(num_replicas, hashes)
+        if sorted(tree.depths(hashes).values()) != [num_blocks] * num_replicas:
+            raise RuntimeError("Dynamo's tree answers wrongly")
+    except PeerUnavailable as error:
+        row["skipped"] = {"dynamo_radix_tree": str(error)}
+        tree = None
+    ours, theirs, ratios = [], [], []
+    for _ in range(PAIRS):
+        mine = microseconds(lambda: mirror.longest_prefix(keys, 1.0), repeat)
+        ours.append(mine)
+        if tree is not None:
+            peer = microseconds(lambda: tree.depths(hashes), repeat)
+            theirs.append(peer)
+            ratios.append(statistics.median(mine) / statistics.median(peer))
+    row["ours"] = _quantiles(ours)
+    if tree is not None:
+        row["dynamo_radix_tree"] = _quantiles(theirs)
+        row["ratio"] = {"dynamo_radix_tree": _spread(ratios)}
+    return row
+
+
+def whole_decision(num_replicas: int = 8, num_blocks: int = 64) -> Row:
+    """Hash 64 blocks, look them up, score 8 replicas; each prompt is new behind a shared half."""
+    state, rng = RouterState(IndexMirror()), Random(3)
+    shared = rng.choices(range(50_000), k=8 * num_blocks)
+    names = [f"replica-{number}" for number in range(num_replicas)]
+    for number, name in enumerate(names):
+        registration = ReplicaRegistration(name, f"{number:032x}", HASHER.canary, 16, 4096, 0.0)
+        state.adopt(registration, state.load_slot(HASHER.keys(shared)), 0.0)
+        state.on_heartbeat(name, ReplicaLoad(number, 1, 100 * number, 2000, 4096, 400.0, 0.1), 0.0)
+    maker = DecisionMaker(HASHER, state, rng, 8192, lambda: None)
+    policy = make_policy("expected_finish")
+    prompts = [shared + rng.choices(range(50_000), k=8 * num_blocks) for _ in range(200)]
+
+    def decide(prompt: Sequence[int]) -> None:
+        maker.decide(RouteRequest("r", prompt, 64), policy, frozenset(names), Rung.FRESH, 1.0)
+
+    rounds = [
+        [sample for prompt in prompts for sample in microseconds(lambda prompt=prompt: decide(prompt), 1)]
+        for _ in range(PAIRS)
+    ]
+    return {"work": f"whole_decision_{num_replicas}x{num_blocks}", "unit": "us", "ours": _quantiles(rounds)}
+
+
+def events_applied(num_batches: int = 400, blocks_per_batch: int = 64) -> Row:
+    """Blocks per second from the bytes of the stream to the mirror, stored and later removed, 8 replicas' worth."""
+    rng = Random(4)
+    batches = [
+        encode_events(
+            EventBatch(number + 1, (BlocksStored(tuple(rng.randbytes(16) for _ in range(blocks_per_batch))),))
+        )
+        for number in range(num_batches)
+    ]
+    rates, slices = [], []
+    for _ in range(PAIRS):
+        state = RouterState(IndexMirror())
+        registration = ReplicaRegistration("r", "0" * 32, HASHER.canary, 16, 4096, 0.0)
+        state.adopt(registration, state.load_slot(()), 0.0)
+        gc.collect()
+        started = time.perf_counter()
+        for data in batches:
+            before = time.perf_counter()
+            state.apply(registration, decode_events(data).events)
+            slices.append((time.perf_counter() - before) * 1e3)
+        rates.append(num_batches * blocks_per_batch / (time.perf_counter() - started))
+    return {
+        "work": "events_applied",
+        "unit": "blocks/s",
+        "ours": {"min": min(rates), "median": statistics.median(rates), "max": max(rates)},
+        "longest_slice_ms_p99": sorted(slices)[int(0.99 * len(slices))],
+    }
+
+
+def bytes_per_key(num_keys: int = 100_000, num_replicas: int = 4) -> Row:
+    """Memory of the mirror per different key, the key's own bytes object included; each replica holds a part."""
+    rng = Random(5)
+    gc.collect()
+    tracemalloc.start()
+    mirror = IndexMirror()
+    slots = [mirror.add_slot() for _ in range(num_replicas)]
+    for start in range(0, num_keys, 1000):
+        keys = [rng.randbytes(16) for _ in range(1000)]
+        mirror.store(slots[start // 1000 % num_replicas], keys)
+    del keys
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return {"work": "bytes_per_key", "unit": "bytes", "ours": used / num_keys}
+
+
+def all_micro_rows() -> list[Row]:
+    return [
+        longest_prefix(8, 64), longest_prefix(64, 2048), whole_decision(), events_applied(), bytes_per_key(),
+    ]  # fmt: skip
+
+
+def micro_verdicts(rows: Sequence[Row], slowness: float) -> list[tuple[str, bool, str]]:
+    """(bar, whether it holds, what was measured). Absolute times are scaled by how slow the machine is right now."""
+    by_work = {str(row["work"]): row for row in rows}
+    verdicts = []
+
+    def check(bar: str, value: float, bound: float, unit: str, at_least: bool = False) -> None:
+        good = value >= bound if at_least else value <= bound
+        verdicts.append((bar, good, f"{value:,.0f} {unit} (bar {bound:,.0f})"))
+
+    small = by_work["longest_prefix_8x64"]
+    if "dynamo_radix_tree" in small:
+        for name in ("p50", "p99"):
+            ours, peer = float(small["ours"][name]), float(small["dynamo_radix_tree"][name])  # type: ignore[index]
+            verdicts.append(
+                (f"longest prefix 8x64 {name} no slower than Dynamo", ours <= peer, f"{ours:.1f} against {peer:.1f} us")
+            )
+    check("longest prefix 64x2048 p50", float(by_work["longest_prefix_64x2048"]["ours"]["p50"]) / slowness, 600, "us")  # type: ignore[index]
+    check("whole decision p50", float(by_work["whole_decision_8x64"]["ours"]["p50"]) / slowness, 150, "us")  # type: ignore[index]
+    check("events applied", float(by_work["events_applied"]["ours"]["median"]) * slowness, 500_000, "blocks/s", True)  # type: ignore[index]
+    check("slice p99", float(by_work["events_applied"]["longest_slice_ms_p99"]) / slowness, 2, "ms")  # type: ignore[arg-type]
+    check("bytes per key", float(by_work["bytes_per_key"]["ours"]), 200, "bytes")  # type: ignore[arg-type]
+    return verdicts
+
+
+def _quantiles(rounds: Sequence[Sequence[float]]) -> dict[str, float]:
+    samples = sorted(sample for one in rounds for sample in one)
+    return {"p50": statistics.median(samples), "p99": samples[int(0.99 * len(samples))]}
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    return [min(values), statistics.median(values), max(values)]
+
+
+if __name__ == "__main__":
+    found = all_micro_rows()
+    print(json.dumps(found, indent=1), calibration())
