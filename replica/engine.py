@@ -198,16 +198,14 @@ class Engine:
             self._observer.kv_events(events)
 
     def _expire(self) -> list[TokenChunk]:
-        """Ends waiting requests whose deadline has passed, before anything is computed for them (53)."""
+        """Ends requests whose deadline has passed, before anything more is computed for them (53)."""
         now = self._clock()
         late = [
             request
-            for request in self.scheduler.waiting
+            for request in self._requests.values()
             if request.message.deadline_seconds is not None and request.message.deadline_seconds <= now
         ]
-        return [
-            self._finish(request, FinishReason.TIMEOUT, error="the deadline passed in the queue") for request in late
-        ]
+        return [self._finish(request, FinishReason.TIMEOUT, error="the request's deadline passed") for request in late]
 
     def _note_admissions(self, plan: StepPlan, now: float) -> None:
         for request in plan.admitted:

@@ -26,6 +26,7 @@ class GenerateRequest:
     block_keys: the keys the router computed; a replica whose canary agreed takes them over, else it hashes itself.
     deadline_seconds: `time.time()` after which the request must not be computed any more; None is no deadline.
     session_id: whose prompts belong together, as the client says; for the router only.
+    priority: lower is served earlier.
     """
 
     request_id: str
@@ -36,6 +37,7 @@ class GenerateRequest:
     block_keys: tuple[BlockKey, ...] = ()
     deadline_seconds: float | None = None
     session_id: str | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

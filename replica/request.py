@@ -19,7 +19,7 @@ class Request:
     num_cached_at_arrival: what a match would have given when the request was queued.
     num_cached_tokens: tokens served from cached pages at the first admission; None before it. block_keys: keys of the
     full blocks of token_ids, extended as tokens come. prompt_logprobs: of the prompt's tokens from the second on, as
-    far as they are computed.
+    far as they are computed. rank: whose prompt is computed first, set by the scheduler; lower is earlier.
     """
 
     def __init__(self, message: GenerateRequest, max_total_tokens: int, block_keys: list[BlockKey]):
@@ -39,6 +39,7 @@ class Request:
         self.num_skips = 0
         self.num_share_waits = 0
         self.prompt_logprobs: list[TokenLogprobs] = []
+        self.rank: tuple[int, int, int] = (message.priority, 0, 0)
 
     @property
     def num_tokens(self) -> int:

@@ -1,7 +1,9 @@
 """Decides what the next step computes: continuous batching with chunked prefill."""
 
-from collections import deque
+from bisect import insort
 from collections.abc import Iterator
+from heapq import merge
+from itertools import count
 
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import NO_MATCH, KVCacheManager, PrefixMatch
@@ -20,12 +22,16 @@ MAX_LOGIT_ROWS = 256
 
 
 class Scheduler:
-    """One token budget per step, shared by decodes first, then running prefills, then new requests in arrival order.
+    """One token budget per step, shared by decodes first and then by prompts, running and waiting ones, by their rank.
+
+    A prompt's rank is its request's priority, then the prompt tokens computed before it came plus its own, as finish
+    tags in fair queueing: a short prompt need not wait for a long one, and a long one is passed only by prompts that
+    come before as much as its own length has been computed, so that nobody starves. Who was preempted comes first.
 
     Synchronous and deterministic; no clock, no I/O. Pages for the whole prompt are taken at admission, so that only
-    decodes can run out of pages; then the newest running request is preempted and will be computed again. The oldest
-    running request is never preempted for another one, and each request fits the pool alone, so the fleet always moves
-    (48, A24).
+    decodes can run out of pages; then the newest running request of the lowest priority is preempted and will be
+    computed again. The oldest of the highest priority is never preempted for another one, and each request fits the
+    pool alone, so the fleet always moves (48, A24).
     """
 
     def __init__(
@@ -38,7 +44,7 @@ class Scheduler:
         watermark_pages: int = 0,
     ):
         self.manager = manager
-        self.waiting: deque[Request] = deque()
+        self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
@@ -48,6 +54,9 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._watermark_pages = watermark_pages
         self._inflight = InflightPrefixes()
+        self._arrived: list[Request] = []
+        self._arrivals = count()
+        self._num_planned_prompt_tokens = 0
 
     @property
     def has_work(self) -> bool:
@@ -65,17 +74,26 @@ class Scheduler:
     def add(self, request: Request) -> None:
         request.num_cached_at_arrival = self._match(request).num_tokens
         self.waiting.append(request)
+        self._arrived.append(request)
 
     def schedule(self) -> StepPlan:
         """Plans one step; an empty plan means that nothing can run. The caller runs it and calls `commit`."""
         plan = StepPlan()
-        budget = self._max_num_batched_tokens
-        budget -= self._schedule_decodes(plan)
-        budget = self._schedule_prefills(plan, budget)
-        if not plan.preempted:  # who was just thrown out for want of pages must not come back in the same step
-            self._admit_waiting(plan, budget)
+        self._rank_arrivals()
+        num_decodes = self._schedule_decodes(plan)
+        self._schedule_prompts(plan, self._max_num_batched_tokens - num_decodes)
         plan.copies = self.manager.take_copies()
         return plan
+
+    def _rank_arrivals(self) -> None:
+        """At a step's edge, when all that was computed can be hit."""
+        if not self._arrived:
+            return
+        for request in self._arrived:
+            tag = self._num_planned_prompt_tokens + request.num_tokens - self._match(request).num_tokens
+            request.rank = (request.message.priority, tag, next(self._arrivals))
+        self._arrived.clear()
+        self.waiting.sort(key=_rank)
 
     def _schedule_decodes(self, plan: StepPlan) -> int:
         for request in list(self.running):
@@ -86,8 +104,8 @@ class Scheduler:
     def _make_room(self, request: Request, plan: StepPlan) -> bool:
         """Gets the request a page for its newest token; False where it had to be preempted itself."""
         while not self.manager.grow(request.id, request.num_tokens):
-            # Running requests stand in order of admission and decodes are planned in that order, so the victim is
-            # never in the plan already.
+            # Running requests stand in order of priority and admission and decodes are planned in that order, so the
+            # victim is never in the plan already.
             victim = self.running[-1]
             self._preempt(victim)
             plan.preempted.append(victim)
@@ -101,13 +119,18 @@ class Scheduler:
         victim.num_preemptions += 1
         victim.num_computed_tokens = 0
         self.num_preemptions += 1
-        self.waiting.appendleft(victim)
+        victim.rank = (victim.message.priority, -1, victim.rank[2])
+        insort(self.waiting, victim, key=_rank)
 
-    def _schedule_prefills(self, plan: StepPlan, budget: int) -> int:
-        for request in self.running:
-            if budget and request.is_prefilling:
+    def _schedule_prompts(self, plan: StepPlan, budget: int) -> None:
+        prefilling = sorted((request for request in self.running if request.is_prefilling), key=_rank)
+        # Who was just thrown out for want of pages must not come back in the same step.
+        candidates = self._candidates() if not plan.preempted else iter(())
+        for request in merge(prefilling, candidates, key=_rank):
+            if not budget:
+                break
+            if request.state is RequestState.RUNNING or self._admit(plan, request):
                 budget -= self._add_chunk(plan, request, budget)
-        return budget
 
     def _add_chunk(self, plan: StepPlan, request: Request, budget: int) -> int:
         """Plans as much of the request as the budget allows; returns how many tokens that is."""
@@ -115,6 +138,7 @@ class Scheduler:
         if request.wants_prompt_logprobs:
             num_tokens = min(num_tokens, MAX_LOGIT_ROWS)
         plan.add(request, num_tokens)
+        self._num_planned_prompt_tokens += num_tokens
         return num_tokens
 
     def _match(self, request: Request) -> PrefixMatch:
@@ -122,23 +146,23 @@ class Scheduler:
             return NO_MATCH
         return self.manager.match(request.block_keys, request.num_tokens)
 
-    def _admit_waiting(self, plan: StepPlan, budget: int) -> None:
-        for request in self._candidates():
-            if not budget or len(self.running) >= self._max_num_seqs:
-                break
-            match = self._match(request)
-            if self._waits_for_prefix(request, match):
-                continue
-            if not self._fits(request, match):
-                request.num_skips += 1
-                continue
-            self.waiting.remove(request)
-            self._start(request, match)
-            budget -= self._add_chunk(plan, request, budget)
-            plan.admitted.append(request)
+    def _admit(self, plan: StepPlan, request: Request) -> bool:
+        """Makes a waiting request run, if it may and can."""
+        if len(self.running) >= self._max_num_seqs:
+            return False
+        match = self._match(request)
+        if self._waits_for_prefix(request, match):
+            return False
+        if not self._fits(request, match):
+            request.num_skips += 1
+            return False
+        self.waiting.remove(request)
+        self._start(request, match)
+        plan.admitted.append(request)
+        return True
 
     def _candidates(self) -> Iterator[Request]:
-        """Waiting requests in arrival order, ending behind the first that was passed over too often."""
+        """Waiting requests by rank, ending behind the first that was passed over too often."""
         for position, request in enumerate(list(self.waiting)):
             if position > MAX_SKIP_AHEAD:
                 return
@@ -176,7 +200,7 @@ class Scheduler:
             self.num_inflight_shared_tokens += max(0, match.num_tokens - request.num_cached_at_arrival)
         else:  # what a preempted request finds again of its own is no hit, and what it lacks is work done twice (A27)
             self.num_recomputed_tokens += request.num_tokens - match.num_tokens
-        self.running.append(request)
+        insort(self.running, request, key=_priority)  # behind those of its priority
         self._inflight.begin(request.id, request.block_keys[match.num_tokens // self.manager.block_size :])
 
     def commit(self, plan: StepPlan) -> None:
@@ -206,3 +230,11 @@ class Scheduler:
         self.running.remove(request)
         self._inflight.end(request.id)
         self.manager.release(request.id)
+
+
+def _rank(request: Request) -> tuple[int, int, int]:
+    return request.rank
+
+
+def _priority(request: Request) -> int:
+    return request.message.priority

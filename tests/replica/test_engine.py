@@ -398,3 +398,19 @@ def test_a19_pages_held_while_nothing_runs_are_counted(caplog: pytest.LogCapture
     run(engine, [greedy([1, 2, 3], 2)])
     assert engine.counters.num_leaked_pages == 3
     assert "3 pages are held although no request runs" in caplog.text
+
+
+def test_53_the_deadline_is_of_the_whole_request() -> None:
+    """What runs when it passes ends too, with its pages back and its text so far given out."""
+    engine = tiny_engine()
+    now = [100.0]
+    engine._clock = lambda: now[0]
+    engine.add(
+        GenerateRequest("r", [1, 2, 3], SamplingParams(temperature=0.0, max_tokens=50), 100.0, deadline_seconds=102.0)
+    )
+    given = [engine.step() for _ in range(3)]
+    now[0] = 102.0
+    last = finish(engine)["r"]
+    assert sum(len(chunk.token_ids) for chunks in given for chunk in chunks) == 3
+    assert (last.finish_reason, last.error) == (FinishReason.TIMEOUT, "the request's deadline passed")
+    assert engine.counters.num_computed_positions == 3 + 2

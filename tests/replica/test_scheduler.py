@@ -19,9 +19,10 @@ def scheduler(num_pages: int = 100, *, seqs: int = 8, budget: int = 32, watermar
     return Scheduler(manager, HASHER, max_num_seqs=seqs, max_num_batched_tokens=budget, watermark_pages=watermark)
 
 
-def add(target: Scheduler, name: str, num_tokens: int, first: int = 0) -> Request:
+def add(target: Scheduler, name: str, num_tokens: int, first: int = 0, priority: int = 0) -> Request:
     tokens = list(range(first, first + num_tokens))
-    request = Request(GenerateRequest(name, tokens, SamplingParams(), 0.0), 10_000, HASHER.keys(tokens))
+    message = GenerateRequest(name, tokens, SamplingParams(), 0.0, priority=priority)
+    request = Request(message, 10_000, HASHER.keys(tokens))
     target.add(request)
     return request
 
@@ -47,10 +48,58 @@ def test_decodes_come_first_and_prefills_share_the_rest_of_the_budget() -> None:
     assert step(target) == {"first": 20}
     add(target, "long", 70, first=100)
     add(target, "late", 5, first=200)
-    assert step(target) == {"first": 1, "long": 31}
-    assert step(target) == {"first": 1, "long": 31}
-    assert step(target) == {"first": 1, "long": 8, "late": 5}
+    assert step(target) == {"first": 1, "long": 26, "late": 5}
+    assert step(target) == {"first": 1, "long": 30, "late": 1}
+    assert step(target) == {"first": 1, "long": 14, "late": 1}
     assert step(target) == {"first": 1, "long": 1, "late": 1}
+
+
+def test_a_short_prompt_passes_a_long_one_that_is_being_computed() -> None:
+    target = scheduler(budget=32)
+    add(target, "long", 200)
+    assert step(target) == {"long": 32}
+    add(target, "short", 10, first=1000)
+    assert step(target) == {"short": 10, "long": 22}
+
+
+def test_a_long_prompt_is_passed_by_no_more_than_its_own_length() -> None:
+    """Short ones come without end; a budget of 20 is theirs and 12 are left in each step until the long one's turn."""
+    target = scheduler(num_pages=400, seqs=64, budget=32)
+    long = add(target, "long", 120, first=5000)
+    num_passed = 0
+    for number in range(100):
+        if not long.is_prefilling:
+            break
+        short = add(target, f"short {number}", 20, first=10_000 + 100 * number)
+        num_passed += step(target).get(short.id, 0) == 20
+        target.release(short)
+    assert not long.is_prefilling
+    assert 20 * num_passed <= 120
+
+
+def test_a_lower_priority_number_is_served_first() -> None:
+    target = scheduler(seqs=1)
+    for name, priority in (("usual", 0), ("later", 5), ("sooner", -1), ("usual too", 0)):
+        add(target, name, 4, first=100 * len(name), priority=priority)
+    order = []
+    while target.has_work:
+        (name,) = step(target)
+        order.append(name)
+        target.release(target.running[0])
+    assert order == ["sooner", "usual", "usual too", "later"]
+
+
+def test_a24_the_newest_of_the_lowest_priority_is_preempted() -> None:
+    target = scheduler(num_pages=9)
+    low = add(target, "low", 11, first=100, priority=1)
+    step(target)
+    add(target, "high", 11)
+    add(target, "high too", 11, first=200)
+    step(target)
+    plan = target.schedule()
+    assert plan.preempted == [low]
+    assert [item.request.id for item in plan.scheduled] == ["high", "high too"]
+    finish(target, plan)
 
 
 def test_no_more_run_at_once_than_allowed() -> None:
