@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ class LoadedModel:
 def load_model(config: EngineConfig) -> LoadedModel:
     """Raises UnsupportedModel with the cause, ValueError for a bad max_model_len, OSError where files are missing."""
     device = _device(config.device)
+    folder = Path(config.model)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} holds no config.json, so it is no transformers model folder")
     model_config = AutoConfig.from_pretrained(config.model)
     text_config = model_config.get_text_config()
     refuse_unservable_config(text_config)
