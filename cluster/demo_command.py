@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     console.print(
         f"{num_requests} requests in {len(conversations)} recorded conversations with {_num_groups(conversations)} "
         f"shared system prompts, {args.users} conversations at once, {args.max_tokens} tokens an answer.\n"
-        "The next request of a conversation holds the recorded answer, so both arms do identical work."
+        "The next request of a conversation holds the recorded answer, so both arms do identical work.",
+        soft_wrap=True,
     )
     with tempfile.TemporaryDirectory(prefix="warmlane-demo-") as folder, _progress(console) as progress:
         try:
