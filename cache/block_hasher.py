@@ -62,11 +62,19 @@ class BlockHasher:
         self.block_size = block_size
         self.fingerprint = fingerprint
         self._secret = secret
+        # Copying a keyed state costs half of what keying a new one does, and a prompt has hundreds of blocks.
+        self._keyed = blake2b(digest_size=KEY_BYTES, key=secret)
         name = fingerprint.encode()
         self._root = self._digest(struct.pack("<III", HASH_SCHEME_VERSION, block_size, len(name)) + name)
 
+    def __reduce__(self) -> tuple[type["BlockHasher"], tuple[bytes, str, int]]:
+        """To other processes it goes as what it was made of: a hash state cannot be pickled."""
+        return BlockHasher, (self._secret, self.fingerprint, self.block_size)
+
     def _digest(self, data: bytes) -> BlockKey:
-        return blake2b(data, digest_size=KEY_BYTES, key=self._secret).digest()
+        state = self._keyed.copy()
+        state.update(data)
+        return state.digest()
 
     def keys(
         self,
@@ -88,8 +96,11 @@ class BlockHasher:
         data = ids.tobytes()
         stride = ids.itemsize * self.block_size
         parent = keys[-1] if keys else self._root + extra.encode()
-        for start in range(0, len(data), stride):
-            parent = self._digest(parent + data[start : start + stride])
+        keyed_copy = self._keyed.copy
+        for start in range(0, len(data), stride):  # `_digest`, without its call
+            state = keyed_copy()
+            state.update(parent + data[start : start + stride])
+            parent = state.digest()
             keys.append(parent)
         return keys
 

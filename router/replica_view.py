@@ -1,6 +1,7 @@
 """How busy each replica is, as a policy sees it."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cache.wire import ReplicaLoad
 
@@ -13,9 +14,8 @@ ANSWER_WEIGHT = 0.05
 """Of the newest answer in the mean of how long answers take."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
-    """One candidate at the moment of a decision.
+class ReplicaView(NamedTuple):
+    """One candidate at the moment of a decision; a tuple, because each decision makes one for each replica.
 
     hit_tokens: leading prompt tokens that are (or are about to be) in its cache, at most what the engine can use.
     num_running, num_waiting, queued_prefill_tokens: as in `ReplicaLoad`, with what was sent since.
@@ -119,10 +119,13 @@ class LoadTracker:
         base = self._heartbeat
         num_active_blocks = 0
         if now - self._measured_at <= HEARTBEAT_MAX_AGE_SECONDS:
-            since = self._since
-            running = max(0, base.num_running + sum(change.running for change in since))
-            waiting = max(0, base.num_waiting + self._others[0] + sum(change.waiting for change in since))
-            tokens = base.queued_prefill_tokens + self._others[1] + sum(change.prefill_tokens for change in since)
+            running, waiting = base.num_running, base.num_waiting + self._others[0]
+            tokens = base.queued_prefill_tokens + self._others[1]
+            for change in self._since:
+                running += change.running
+                waiting += change.waiting
+                tokens += change.prefill_tokens
+            running, waiting = max(0, running), max(0, waiting)
             # A request whose way into the engine takes long is in no heartbeat, and in flight all the same (C5).
             waiting = max(waiting, self._own[0] + self._own[1] - running)
             num_active_blocks = max(0, base.num_blocks - base.num_free_blocks)

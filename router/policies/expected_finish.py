@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import mean, median
+from statistics import median
 from types import MappingProxyType
 
 from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
+from router.policies.prefill_rates import prefill_rates
 from router.replica_view import ReplicaView
 
 DEFAULT_PREFILL_RATE = 1000.0
@@ -18,14 +19,15 @@ class Speeds:
     """What was measured, with gaps filled.
 
     prefill_rates: tokens per second of each replica. decode_step, decode_slope: seconds of a usual decode step, and
-    what one more request adds to it. answer_tokens: of a usual answer. idle_share: of the replicas, those that have
-    nothing to do.
+    what one more request adds to it. answer_tokens: of a usual answer. num_waiting: on a usual replica. idle_share: of
+    the replicas, those that have nothing to do.
     """
 
     prefill_rates: Mapping[str, float]
     decode_step: float
     decode_slope: float
     answer_tokens: float
+    num_waiting: float
     idle_share: float
 
 
@@ -33,14 +35,15 @@ class ExpectedFinishPolicy(Policy):
     """Lowest score in seconds:
 
         first token = (queued prefill + uncached tokens of this prompt) / prefill rate + wait for memory
-        delay       = uncached tokens / prefill rate * (work + stall * running there + behind * waiting there)
+        delay       = uncached tokens / prefill rate * (work + stall * running there + behind * requests behind)
         decode      = 2 * answer tokens * running * decode slope: slower steps for this request and for each running one
         recent      = tokens of late that are no longer queued / prefill rate, at most so many times this prompt,
                       times the share of the replicas that are idle
 
     `first token` and `delay` are what this request waits and what its uncached tokens make others wait: whoever comes
-    next, those that run, and those that will stand behind it, which are about as many as stand before it. So the more
-    the fleet has to do, the more a hit is worth, because work that is done twice is then what everybody waits for.
+    next, those that run, and those that will stand behind it. These are about as many as wait at a usual replica now,
+    but where few wait, few will: at most one more than wait there. So the more the fleet has to do, the more a hit is
+    worth, because work that is done twice is then what everybody waits for.
 
     Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
     any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
@@ -59,10 +62,10 @@ class ExpectedFinishPolicy(Policy):
     default_weights = MappingProxyType(
         {
             "work": 1.0,
-            "stall": 0.5,
+            "stall": 1.0,
             "behind": 1.0,
             "memory": 1.0,
-            "decode": 0.5,
+            "decode": 0.3,
             "recent": 1.0,
             "recent_cap": 4.0,  # prompts
             "new_tokens": 32.0,  # of an answer, before the first answers have ended
@@ -86,7 +89,8 @@ class ExpectedFinishPolicy(Policy):
         weights, rate = self.weights, speeds.prefill_rates[replica.replica_id]
         prefill = max(0, request.num_tokens - replica.hit_tokens) / rate
         first_token = replica.queued_prefill_tokens / rate + prefill
-        delay = weights["work"] + weights["stall"] * replica.num_running + weights["behind"] * replica.num_waiting
+        num_behind = min(speeds.num_waiting, 1.0 + replica.num_waiting)
+        delay = weights["work"] + weights["stall"] * replica.num_running + weights["behind"] * num_behind
         decode = 2.0 * speeds.answer_tokens * replica.num_running * speeds.decode_slope
         recent = min(replica.recent_prefill_tokens, weights["recent_cap"] * request.num_tokens) / rate
         return (
@@ -100,11 +104,9 @@ class ExpectedFinishPolicy(Policy):
     def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:
         """A replica that measured nothing gets the median, and none counts as more than four times off it: one odd
         measurement must not decide. The slope is shared: a step measured at another batch size misleads."""
-        measured = [r.prefill_tokens_per_second for r in replicas if r.prefill_tokens_per_second > 0]
-        middle = median(measured) if measured else DEFAULT_PREFILL_RATE
-        rates = {
-            r.replica_id: min(max(r.prefill_tokens_per_second or middle, middle / 4), middle * 4) for r in replicas
-        }
+        rates = prefill_rates(replicas, DEFAULT_PREFILL_RATE)
+        middle = median(rates.values())
+        rates = {name: min(max(rate, middle / 4), middle * 4) for name, rate in rates.items()}
         base = self.weights["batch_base"]
         busy = [
             r.decode_step_seconds / (r.num_running + base) for r in replicas if r.num_running and r.decode_step_seconds
@@ -112,12 +114,13 @@ class ExpectedFinishPolicy(Policy):
         steps = [r.decode_step_seconds for r in replicas if r.decode_step_seconds] or [DEFAULT_DECODE_STEP_SECONDS]
         step = median(steps)
         answers = [r.answer_seconds for r in replicas if r.answer_seconds]
-        answer_tokens = max(1.0, mean(answers) / step) if answers else self.weights["new_tokens"]
+        answer_tokens = max(1.0, sum(answers) / len(answers) / step) if answers else self.weights["new_tokens"]
         return Speeds(
             prefill_rates=rates,
             decode_step=step,
             decode_slope=median(busy) if busy else min(steps) / (1 + base),
             answer_tokens=min(request.max_new_tokens, answer_tokens),
+            num_waiting=sum(r.num_waiting for r in replicas) / len(replicas),
             idle_share=sum(not r.num_in_flight for r in replicas) / len(replicas),
         )
 

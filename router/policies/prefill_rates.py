@@ -5,9 +5,15 @@ from statistics import median
 
 from router.replica_view import ReplicaView
 
+LEAST_PREFILL_RATE = 1e-6
+"""Tokens per second; below that nothing sensible was measured."""
+
 
 def prefill_rates(replicas: Sequence[ReplicaView], default: float) -> dict[str, float]:
     """Tokens per second by replica id: its own measurement, else the median of the others', else `default`."""
-    measured = [r.prefill_tokens_per_second for r in replicas if r.prefill_tokens_per_second > 0]
+    measured = [r.prefill_tokens_per_second for r in replicas if r.prefill_tokens_per_second > LEAST_PREFILL_RATE]
     middle = median(measured) if measured else default
-    return {r.replica_id: r.prefill_tokens_per_second or middle for r in replicas}
+    return {
+        r.replica_id: r.prefill_tokens_per_second if r.prefill_tokens_per_second > LEAST_PREFILL_RATE else middle
+        for r in replicas
+    }

@@ -24,6 +24,9 @@ views = st.lists(
         recent_prefill_tokens=st.floats(0.0, 1e6),
         prefill_tokens_per_second=rates,
         decode_step_seconds=st.floats(0.0, 10.0),
+        num_blocks=tokens,
+        num_active_blocks=tokens,
+        answer_seconds=st.floats(0.0, 1e4),
     ),
     min_size=1,
     max_size=8,
@@ -90,12 +93,12 @@ def test_expected_finish_scores_are_its_formula() -> None:
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
     slope = 0.06 / (2 + 4)
     prefill = 520 / 500
-    delay = 1.0 + 0.5 * 2 + 1.0 * 1
+    delay = 1.0 + 1.0 * 2 + 1.0 * 0.5  # on average one half waits
     idle_share = 1 / 2
     assert scores["a"] == pytest.approx(
-        300 / 500 + prefill + delay * prefill + 0.5 * 2 * 32 * 2 * slope + 100 / 500 * idle_share
+        300 / 500 + prefill + delay * prefill + 0.3 * 2 * 32 * 2 * slope + 100 / 500 * idle_share
     )
-    assert scores["b"] == pytest.approx(2 * 1000 / 250)
+    assert scores["b"] == pytest.approx((2 + 0.5) * 1000 / 250)
 
 
 def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> None:
@@ -106,10 +109,10 @@ def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> N
     ]
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
     answer_tokens = 1.2 / 0.06
-    prefill, decode = 1000 / 500, 0.5 * 2 * answer_tokens * 2 * 0.06 / (2 + 4)
+    prefill, decode = 1000 / 500, 0.3 * 2 * answer_tokens * 2 * 0.06 / (2 + 4)
     missing = 80 + 40 + (1000 + answer_tokens) / 16 - 100
-    assert scores["full"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 1) + decode + missing / 80 * 1.2)
-    assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2) + decode)
+    assert scores["full"] == pytest.approx(prefill * (1 + 1 + 1.0 * 2 + 0.5) + decode + missing / 80 * 1.2)
+    assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 1.0 * 2 + 0.5) + decode)
 
 
 def test_expected_finish_does_not_believe_one_odd_measurement() -> None:
