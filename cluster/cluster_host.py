@@ -4,6 +4,7 @@ Apart from the command line, because Ctrl-C cannot interrupt Ray's C++ code: the
 time and clean up behind it. Orders come on standard input, messages go to MESSAGES_FD, everything else to the log.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -25,7 +26,7 @@ from cluster.ray_runtime import (
     ray_environment,
     start_ray,
     start_serve,
-    stop_ray,
+    stop_serve,
 )
 
 MESSAGES_FD_VARIABLE = "CLUSTER_HOST_MESSAGES_FD"
@@ -58,8 +59,9 @@ class ClusterHost:
             return 1
         finally:
             try:
-                stop_ray()
+                stop_serve()
             finally:
+                # Ray itself keeps nothing that must be saved, and its own way to stop waits ten seconds for its GCS.
                 end_all_children()
 
     def _start(self) -> None:
@@ -89,7 +91,8 @@ class ClusterHost:
         raise RuntimeError(f"{url} was not ready after {READY_SECONDS:.0f} s; it answered {answer}")
 
     def _say(self, message: HostMessage) -> None:
-        self._messages.write(message.to_line())
+        with contextlib.suppress(BrokenPipeError):  # the supervisor was killed, and its signal to stop is on the way
+            self._messages.write(message.to_line())
 
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
@@ -97,13 +100,15 @@ def _leave(signum: int, frame: FrameType | None) -> NoReturn:
     sys.exit(0)
 
 
-def main() -> int:
+def main() -> NoReturn:
     signal.signal(STOP_SIGNAL, _leave)
     adopt_orphans()  # should the supervisor be killed, this process is the last one that can end Ray's
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     orders = HostOrders.from_json(sys.stdin.read())
-    return ClusterHost(orders, int(os.environ.pop(MESSAGES_FD_VARIABLE))).run()
+    code = ClusterHost(orders, int(os.environ.pop(MESSAGES_FD_VARIABLE))).run()
+    logging.shutdown()
+    os._exit(code)  # without Ray's exit handlers, which would look for what is ended already
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -106,16 +106,13 @@ def cause_of(messages: list[str]) -> str:
     return next((message.strip() for message in messages if message.strip()), "Ray Serve gave no reason")
 
 
-def stop_ray() -> None:
-    """Serve first, so that HAProxy and the replicas end in order."""
+def stop_serve() -> None:
+    """Lets the ingresses finish what they answer, and ends HAProxy and the replicas in order."""
     import ray
     from ray import serve
 
     if ray.is_initialized():
-        try:
-            serve.shutdown()
-        finally:
-            ray.shutdown()
+        serve.shutdown()
 
 
 def behind_haproxy() -> bool:
