@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cache.fingerprint import model_fingerprint
+from cluster.api.tenants import read_api_keys
 from cluster.cluster_spec import ClusterSpec
 from cluster.config import ServeConfig
 from cluster.model_facts import read_model_facts
@@ -48,6 +49,10 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
         redis_url=config.redis_url,
         policy=config.policy,
         policy_weights=dict(config.policy_weights),
+        limits=config.api_limits,
+        api_keys=read_api_keys(config.api_keys_file) if config.api_keys_file is not None else None,
+        admin_open=config.listens_on_loopback,
+        num_ingress=config.num_ingress,
     )
 
 

@@ -10,6 +10,7 @@ COMMANDS = {
     "demo": ("cluster.demo_command", "run one multi-turn workload with two routing policies and compare them"),
     "policy": ("cluster.policy_command", "show or change the routing policy of a running cluster"),
     "lab": ("cluster.lab_command", "compare routing policies in simulation, without a cluster"),
+    "key": ("cluster.key_command", "make an API key for a tenant or an administrator"),
     "model": ("cluster.model_command", "fetch a model, or tell what it costs in memory"),
 }
 """name -> module with `add_arguments(parser)` and `run(args) -> exit code`, imported when the command is used."""

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from cluster.api.limits import ApiLimits
+from cluster.api.tenants import ApiKeys
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
@@ -10,6 +13,7 @@ class ClusterSpec:
     fingerprint: identity of the weights (`cache.fingerprint`). secret: key of all block keys, never in Redis.
     max_model_len: tokens of prompt and answer together. block_size: tokens of a hash block.
     redis_url: None runs without shared memory (each router then knows only what it sent).
+    api_keys: None lets everybody in. admin_open: whether administration needs no key then. num_ingress: HTTP ingresses.
     """
 
     served_model_name: str
@@ -21,3 +25,7 @@ class ClusterSpec:
     redis_url: str | None
     policy: str = "expected_finish"
     policy_weights: dict[str, float] = field(default_factory=dict)
+    limits: ApiLimits = field(default_factory=ApiLimits)
+    api_keys: ApiKeys | None = None
+    admin_open: bool = True
+    num_ingress: int = 1

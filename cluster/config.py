@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from cluster.api.limits import ApiLimits
 from cluster.default_model import DEFAULT_MODEL
 from cluster.sizes import parse_bytes
 from replica.engine_config import EngineConfig
@@ -51,6 +52,16 @@ class ServeConfig:
     max_num_seqs: int = setting(_ENGINE["max_num_seqs"], "requests that one replica runs at once", low=1, high=65536)
     max_num_batched_tokens: int = setting(_ENGINE["max_num_batched_tokens"], "tokens of one engine step", low=1)
     threads_per_replica: int | None = setting(None, "torch threads; default: the cores shared out", low=1, high=1024)
+    max_waiting_requests: int = setting(
+        _ENGINE["max_waiting_requests"], "requests that may wait in one replica; beyond that 429", low=1
+    )
+    max_waiting_tokens: int = setting(
+        _ENGINE["max_waiting_tokens"], "prompt tokens that may wait in one replica; beyond that 429", low=1
+    )
+    request_timeout_seconds: int = setting(600, "a request's longest time, waiting included", low=1, high=86400)
+    max_body_bytes: int = setting(8 * 2**20, "largest body of a request, e.g. 8MiB", low=1024, high=2**31)
+    max_choices: int = setting(512, "most answers of one request (prompts times n)", low=1, high=65536)
+    api_keys_file: str | None = setting(None, "YAML file of key hashes and tenants (warmlane key); default: no keys")
     redis_url: str | None = setting(None, "Redis to share the prefix index through; default: one is started")
     secret: str | None = setting(
         None, "key of all block keys, 32 to 128 hex digits; default: drawn at start", shown=False
@@ -67,7 +78,7 @@ class ServeConfig:
                 raise ValueError(f"{item.name} must be {bound}, got {value}")
         if self.gpus_per_replica > 1:
             raise ValueError(f"gpus_per_replica must be 0 or 1 for now, got {self.gpus_per_replica}")
-        for name in ("model", "policy", "host", "served_model_name", "redis_url"):
+        for name in ("model", "policy", "host", "served_model_name", "redis_url", "api_keys_file"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} must not be empty")
         if self.secret is not None and not _SECRET.fullmatch(self.secret):
@@ -79,6 +90,19 @@ class ServeConfig:
     def model_name(self) -> str:
         """The name that clients use."""
         return self.served_model_name or Path(self.model).name
+
+    @property
+    def listens_on_loopback(self) -> bool:
+        """Whether only this machine can reach the cluster."""
+        return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
+
+    @property
+    def api_limits(self) -> ApiLimits:
+        return ApiLimits(
+            max_body_bytes=self.max_body_bytes,
+            max_choices=self.max_choices,
+            request_timeout_seconds=self.request_timeout_seconds,
+        )
 
     def engine(self, model_dir: str, threads: int | None = None) -> EngineConfig:
         """The engine's part. threads: used where `threads_per_replica` is not set."""
@@ -94,6 +118,8 @@ class ServeConfig:
             memory_fraction=0.85 if self.gpus_per_replica else 0.5 / self.replicas,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            max_waiting_requests=self.max_waiting_requests,
+            max_waiting_tokens=self.max_waiting_tokens,
             threads=self.threads_per_replica or threads,
         )
 
@@ -159,7 +185,7 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
         if optional:
             return None
         raise ValueError(f"{name} must not be null")
-    if name == "kv_memory":
+    if name in ("kv_memory", "max_body_bytes"):
         return parse_bytes(name, value)
     wants_int = kind is int or int in getattr(kind, "__args__", ())
     if not wants_int:

@@ -12,10 +12,10 @@ from ray import serve
 from cache.block_hasher import BlockHasher
 from cache.wire import PolicySetting
 from cluster.api.generation_api import GenerationApi, ServedModel
-from cluster.api.http_app import build_http_app
-from cluster.api.limits import ApiLimits
+from cluster.api.http_app import Access, build_http_app
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
+from cluster.cache_reset import CacheReset
 from cluster.cluster_scrape import ClusterScrape
 from cluster.cluster_spec import ClusterSpec
 from cluster.ingress_metrics import IngressMetrics
@@ -38,7 +38,7 @@ class Ingress:
         disable_created_metrics()
         process = f"ingress-{serve.get_replica_context().replica_id.unique_id}-{secrets.token_hex(8)}"
         registry = CollectorRegistry()
-        limits = ApiLimits()
+        limits = spec.limits
         self._router = PrefixRouter(
             model=spec.served_model_name,
             hasher=BlockHasher(spec.secret, spec.fingerprint, spec.block_size),
@@ -67,13 +67,15 @@ class Ingress:
         reader = PromptReader(tokenizer, spec.max_model_len, self._observe_tokenizing)
         generation = GenerationApi(model, reader, relay.open, limits, metrics.count_failure)
         operations = OperationsApi(self._router, generation, self._scrape, readiness, limits)
+        reset = CacheReset(replica_handle, running_replicas, self._ask_siblings)
         # Ray Serve echoes X-Request-Id itself; twice would be two headers.
         self._app = build_http_app(
             generation,
             ModelApi(model, tokenizer, limits),
-            {**operations.handlers(), **PolicyApi(self._policy, limits).handlers()},
+            {**operations.handlers(), **PolicyApi(self._policy, limits).handlers(), **reset.handlers()},
             metrics.count_failure,
             echo_request_id=False,
+            access=Access(keys=spec.api_keys, admin_open=spec.admin_open, num_ingresses=spec.num_ingress),
         )
         self._router.start()
 
@@ -96,6 +98,10 @@ class Ingress:
     def adopt_policy(self, setting: PolicySetting) -> dict[str, Any]:
         """Another ingress was told a policy for all."""
         return self._policy.adopt(setting)
+
+    def forget_cached(self) -> None:
+        """All replicas have emptied their caches (see `CacheReset`)."""
+        self._router.forget_cached()
 
     async def _sibling_pages(self, timeout_seconds: float) -> list[Any]:
         return await self._ask_siblings("local_metrics", (), timeout_seconds)

@@ -11,7 +11,7 @@ from cluster.api.generation_api import GenerationApi
 from cluster.api.http_app import Handler
 from cluster.api.limits import ApiLimits
 from cluster.api.request_body import read_json_object
-from cluster.api.session import session_of
+from cluster.api.request_context import explain_context
 from cluster.cluster_scrape import ClusterScrape
 from cluster.readiness import NotReady, Readiness
 from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest
@@ -66,7 +66,7 @@ class OperationsApi:
         fields = await read_json_object(request, self._limits.max_body_bytes)
         chat = "messages" in fields
         body, prompts = await (self._generation.read_chat(fields) if chat else self._generation.read_completion(fields))
-        requests = self._generation.engine_requests(body, prompts, "explain", 0.0, session_of(request, fields))
+        requests = self._generation.engine_requests(body, prompts, "explain", explain_context(request, fields))
         try:
             decisions = [
                 self._router.explain(

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ class PolicyRefused(RuntimeError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     url = argparse.ArgumentParser(add_help=False)
     url.add_argument("--url", default="http://127.0.0.1:8000", help="address of the cluster (default: %(default)s)")
+    url.add_argument("--key-file", type=Path, help="file that holds the admin key, where the cluster has keys")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("show", parents=[url], help="the policy in force and its weights")
     setting = actions.add_parser(
@@ -33,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
     """Returns 0, or 1 when the policy was refused or not all ingresses have it."""
     try:
         body = {"policy": args.name, "weights": parse_weights(args.weights)} if args.action == "set" else None
-        answer = _ask(args.url, body)
-    except (PolicyRefused, ValueError) as error:
+        answer = _ask(args.url, body, args.key_file)
+    except (PolicyRefused, ValueError, OSError) as error:
         print(f"warmlane: {error}", file=sys.stderr)
         return 1
     Console().print(_table(answer))
@@ -57,10 +59,12 @@ def parse_weights(arguments: list[str]) -> dict[str, float]:
     return weights
 
 
-def _ask(url: str, body: dict[str, Any] | None) -> dict[str, Any]:
+def _ask(url: str, body: dict[str, Any] | None, key_file: Path | None) -> dict[str, Any]:
+    """key_file: not the key itself, which would stand in the list of processes."""
+    headers = {"authorization": f"Bearer {key_file.read_text().strip()}"} if key_file is not None else {}
     method, address = ("GET" if body is None else "POST"), f"{url.rstrip('/')}/admin/policy"
     try:
-        response = httpx.request(method, address, json=body, timeout=TIMEOUT_SECONDS, trust_env=False)
+        response = httpx.request(method, address, json=body, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
         answer = response.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise PolicyRefused(f"{address} gave no answer: {error}") from error

@@ -77,7 +77,7 @@ class ReplicaDeployment:
             "redis_connected": self._publisher.connected,
         }
 
-    async def reset_prefix_cache(self) -> int:
+    async def reset_prefix_cache(self, route_to: str | None = None) -> int:
         """Forgets all cached pages; the index hears of it by an event. Returns how many keys there were."""
 
         def reset(engine: Engine) -> int:

@@ -154,6 +154,12 @@ class PrefixRouter:
         if self._follower is not None:
             self._follower.replica_failed(replica_id)
 
+    def forget_cached(self) -> None:
+        """All replicas have emptied their caches: nothing is warm anywhere, whatever is still on its way from Redis."""
+        self._state.clear()
+        for replica_id in self._running_set.replicas:
+            self._policy.policy.forget(replica_id)
+
     def status(self) -> dict[str, object]:
         """For health and debugging."""
         now = self._clock()

@@ -91,6 +91,12 @@ class RouterState:
                     self._renew_slot(known)
         return True
 
+    def clear(self) -> None:
+        """All replicas have emptied their caches."""
+        with self._lock:
+            for known in self._replicas.values():
+                self._renew_slot(known)
+
     def stats(self, registration: ReplicaRegistration) -> SlotStats | None:
         with self._lock:
             known = self._replicas.get(registration.replica_id)

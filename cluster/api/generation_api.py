@@ -22,7 +22,7 @@ from cluster.api.limits import ApiLimits
 from cluster.api.logprobs_format import ChatLogprobs, CompletionLogprobs
 from cluster.api.prompt_reader import PromptReader
 from cluster.api.request_body import read_json_object, validate
-from cluster.api.session import session_of
+from cluster.api.request_context import RequestContext, context_of
 from cluster.api.tool_calls import ToolCallParser
 from cluster.api.unsupported_fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, drop_unsupported
 from replica.messages import GenerateRequest
@@ -62,17 +62,19 @@ class GenerationApi:
     async def chat_completions(self, request: Request) -> Response:
         arrival = time.time()
         fields = await read_json_object(request, self._limits.max_body_bytes)
+        context = context_of(request, fields, arrival, self._limits.request_timeout_seconds)
         body, prompts = await self.read_chat(fields)
 
         def reader_of(index: int) -> ChoiceReader:
             logprobs = ChatLogprobs(self._reader.tokenizer) if body.logprobs else None
             return ChoiceReader("", logprobs, ToolCallParser() if body.usable_tools else None)
 
-        return self._response(body, prompts, arrival, ChatFormat(), session_of(request, fields), reader_of)
+        return self._response(body, prompts, context, ChatFormat(), reader_of)
 
     async def completions(self, request: Request) -> Response:
         arrival = time.time()
         fields = await read_json_object(request, self._limits.max_body_bytes)
+        context = context_of(request, fields, arrival, self._limits.request_timeout_seconds)
         body, prompts = await self.read_completion(fields)
         echoes = await self._reader.echoes(body.prompt) if body.echo else None
 
@@ -82,7 +84,7 @@ class GenerationApi:
             told = body.logprobs is not None
             return ChoiceReader(echo, CompletionLogprobs(self._reader.tokenizer, echoed_ids, echo) if told else None)
 
-        return self._response(body, prompts, arrival, CompletionFormat(), session_of(request, fields), reader_of)
+        return self._response(body, prompts, context, CompletionFormat(), reader_of)
 
     async def read_chat(self, fields: dict[str, Any]) -> tuple[ChatCompletionRequest, list[list[int]]]:
         """The checked body and its one prompt. Raises ApiError."""
@@ -103,12 +105,11 @@ class GenerationApi:
         body: ChatCompletionRequest | CompletionRequest,
         prompts: Sequence[list[int]],
         id: str,
-        arrival: float,
-        session_id: str | None = None,
+        context: RequestContext,
     ) -> list[GenerateRequest]:
         """One per choice, in the order of the choices' indices (37).
 
-        id: made here; no client ever chooses it (39). arrival: `time.time()` before the body was read.
+        id: made here; no client ever chooses it (39).
         """
         requests: list[GenerateRequest] = []
         for token_ids in prompts:
@@ -121,10 +122,11 @@ class GenerationApi:
                         request_id=f"{id}-{len(requests)}",
                         token_ids=token_ids,
                         sampling=body.sampling_params(choice, max_tokens),
-                        arrival_seconds=arrival,
-                        extra_keys=body.extra_keys,
-                        deadline_seconds=arrival + self._limits.request_timeout_seconds,
-                        session_id=session_id,
+                        arrival_seconds=context.arrival_seconds,
+                        extra_keys=context.extra_keys(body.cache_salt),
+                        deadline_seconds=context.deadline_seconds,
+                        session_id=context.session_id,
+                        priority=body.priority or 0,
                     )
                 )
         return requests
@@ -145,16 +147,15 @@ class GenerationApi:
         self,
         body: ChatCompletionRequest | CompletionRequest,
         prompts: Sequence[list[int]],
-        arrival: float,
+        context: RequestContext,
         format: AnswerFormat,
-        session_id: str | None,
         reader_of: Callable[[int], ChoiceReader],
     ) -> Response:
         id = format.id_prefix + uuid.uuid4().hex
-        requests = self.engine_requests(body, prompts, id, arrival, session_id)
+        requests = self.engine_requests(body, prompts, id, context)
         head = AnswerHead(
             id=id,
-            created=int(arrival),
+            created=int(context.arrival_seconds),
             model=self._model.name,
             system_fingerprint=self._model.system_fingerprint,
         )

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,9 +15,11 @@ from cluster.api.chat_request import ChatCompletionRequest
 from cluster.api.completion_request import CompletionRequest
 from cluster.api.errors import ApiError
 from cluster.api.failures import from_exception
+from cluster.api.gate import Gate
 from cluster.api.generation_api import GenerationApi
 from cluster.api.model_api import DetokenizeRequest, ModelApi, TokenizeRequest
 from cluster.api.request_id import RequestIdMiddleware
+from cluster.api.tenants import ApiKeys
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +31,22 @@ def _no_report(error: BaseException) -> None:
     """For paths that are not counted as requests for text."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """keys: None lets everybody in. admin_open, num_ingresses: see `Gate`."""
+
+    keys: ApiKeys | None = None
+    admin_open: bool = True
+    num_ingresses: int = 1
+
+
 def build_http_app(
     generation: GenerationApi,
     models: ModelApi,
     operations: Mapping[tuple[str, str], Handler],
     on_failure: Report,
     echo_request_id: bool = True,
+    access: Access | None = None,
 ) -> FastAPI:
     """operations: (method, path) -> handler of what is not the OpenAI API: health, metrics, explanations.
 
@@ -41,6 +54,14 @@ def build_http_app(
     not by FastAPI, whose own errors (422) no OpenAI client understands.
     """
     app = FastAPI(title="Warmlane", description="OpenAI-compatible API of a Warmlane cluster.")
+    access = access or Access()
+    app.add_middleware(
+        Gate,
+        keys=access.keys,
+        on_refusal=on_failure,
+        admin_open=access.admin_open,
+        num_ingresses=access.num_ingresses,
+    )
     app.add_middleware(RequestIdMiddleware, echo=echo_request_id)
 
     def add(

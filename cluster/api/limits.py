@@ -7,7 +7,10 @@ from dataclasses import dataclass
 class ApiLimits:
     """max_body_bytes: larger bodies are refused with 413 (57).
 
-    max_choices: prompts times n of one request. request_timeout_seconds: from arrival to the last token.
+    max_choices: prompts times n of one request.
+    request_timeout_seconds: from arrival at the ingress to the last token, waiting included; a client may ask for less
+    by the header `x-request-timeout-seconds`. This is the one meaning of a deadline: who is late in the queue is never
+    computed, who is late while computing ends, both with 408, or with an error event once a stream has begun (53).
     """
 
     max_body_bytes: int = 8 * 2**20

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from cache.block_hasher import ExtraKeys
 from replica.sampling_params import MAX_STOP_STRINGS, SamplingParams
 
 MAX_BIASES = 1024
@@ -81,6 +80,7 @@ class SamplingFields(BaseModel):
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
 
     @field_validator("stream_options")
@@ -97,10 +97,6 @@ class SamplingFields(BaseModel):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
-
-    @property
-    def extra_keys(self) -> ExtraKeys:
-        return ExtraKeys(cache_salt=self.cache_salt)
 
     @property
     def num_top_logprobs(self) -> int | None:

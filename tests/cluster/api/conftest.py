@@ -35,6 +35,8 @@ class Api:
     client: httpx.AsyncClient
     engine: ScriptedEngine
     app: Any
+    generation: GenerationApi
+    models: ModelApi
     failures: list[BaseException] = field(default_factory=list)
 
     async def chat(self, content: Any = "hello", **fields: Any) -> httpx.Response:
@@ -52,7 +54,8 @@ async def api(tokenizer: ChatTokenizer) -> AsyncIterator[Api]:
     limits = ApiLimits(max_body_bytes=64 * 1024, max_choices=16)
     reader = PromptReader(tokenizer, WINDOW, observe_seconds=lambda seconds: None)
     generation = GenerationApi(model, reader, engine.open, limits, failures.append)
-    app = build_http_app(generation, ModelApi(model, tokenizer, limits), {}, failures.append)
+    models = ModelApi(model, tokenizer, limits)
+    app = build_http_app(generation, models, {}, failures.append)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://warmlane") as client:
-        yield Api(client, engine, app, failures)
+        yield Api(client, engine, app, generation, models, failures)

@@ -15,10 +15,11 @@ from tokenizers import Tokenizer
 
 from cache.block_hasher import BlockHasher
 from cluster.api.generation_api import GenerationApi, ServedModel
-from cluster.api.http_app import build_http_app
+from cluster.api.http_app import Access, build_http_app
 from cluster.api.limits import ApiLimits
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
+from cluster.api.tenants import ApiKeys
 from cluster.tokenization import ChatTokenizer
 from replica.async_engine import AsyncEngine
 from replica.engine_config import EngineConfig
@@ -85,20 +86,23 @@ def tiny_llm(tokenizer_dir: Path) -> AsyncEngine:
     return AsyncEngine(build_engine(engine_config, BlockHasher(b"0123456789abcdef", MODEL, 16), loaded=loaded))
 
 
-def live_app(tokenizer_dir: Path, engine: AsyncEngine, on_failure: Callable[[BaseException], None]) -> Any:
+def live_app(
+    tokenizer_dir: Path, engine: AsyncEngine, on_failure: Callable[[BaseException], None], keys: ApiKeys | None
+) -> Any:
     tokenizer = ChatTokenizer(str(tokenizer_dir))
     model = ServedModel(name=MODEL, fingerprint="f" * 32, max_model_len=WINDOW, created=1)
     limits = ApiLimits(max_body_bytes=64 * 1024, max_choices=16)
     reader = PromptReader(tokenizer, WINDOW, observe_seconds=lambda seconds: None)
     generation = GenerationApi(model, reader, lambda request: DirectCall(engine, request), limits, on_failure)
-    return build_http_app(generation, ModelApi(model, tokenizer, limits), {}, on_failure)
+    models = ModelApi(model, tokenizer, limits)
+    return build_http_app(generation, models, {}, on_failure, access=Access(keys=keys))
 
 
 @contextmanager
-def running_server(tokenizer_dir: Path) -> Iterator[LiveServer]:
+def running_server(tokenizer_dir: Path, keys: ApiKeys | None = None) -> Iterator[LiveServer]:
     engine = tiny_llm(tokenizer_dir)
     failures: list[BaseException] = []
-    app = live_app(tokenizer_dir, engine, failures.append)
+    app = live_app(tokenizer_dir, engine, failures.append, keys)
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

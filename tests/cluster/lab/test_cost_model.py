@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from cluster.lab.cost_fit import fit_steps
+from cluster.lab.cost_fit import fit_steps, measure_steps
 from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel, StepWork
 from cluster.lab.step_clock import StepClock
 from replica.messages import GenerateRequest
@@ -13,6 +13,7 @@ from replica.request import Request
 from replica.sampling_params import SamplingParams
 from replica.step_plan import StepPlan
 from tests.cluster.lab.workloads import COSTS
+from tests.replica.tiny_models import tiny_engine
 
 
 def request_of(num_tokens: int, num_computed: int) -> Request:
@@ -40,6 +41,16 @@ def test_a_fit_finds_the_costs_that_made_the_steps() -> None:
     assert fit.median_error < 0.03
     for work in works:
         assert fit.cost_model.seconds(work) == pytest.approx(truth.seconds(work), rel=0.1)
+
+
+def test_a_real_engine_is_measured_step_by_step() -> None:
+    steps = measure_steps(tiny_engine(num_blocks=64), [(1, 48, 1), (3, 20, 4)])
+    works = [work for work, _ in steps]
+    assert works[0] == StepWork(prefill_tokens=48, prefill_pairs=48 * 49 // 2)
+    assert sum(work.prefill_tokens for work in works) == 48 + 3 * 20
+    assert works[-1] == StepWork(num_decodes=3, decode_context=3 * 23)
+    assert all(seconds > 0.0 for _, seconds in steps)
+    assert fit_steps(steps, "tiny").num_steps == len(steps)
 
 
 def test_a_cost_that_would_be_negative_is_left_out() -> None:

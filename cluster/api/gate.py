@@ -1,0 +1,106 @@
+"""Lets in who may come in: keys, tenants and their limits, before anything of a request is read."""
+
+import time
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cluster.api.errors import ApiError
+from cluster.api.tenant_limits import TenantLimits
+from cluster.api.tenants import ApiKeys, Tenant
+
+LIMITED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""What counts against a tenant's limits."""
+OPEN_PREFIXES = ("/health", "/metrics", "/docs", "/redoc", "/openapi.json")
+"""Health and metrics are for machines of the operator; they name no prompt, key or tenant."""
+ADMIN_PREFIXES = ("/admin", "/debug")
+
+
+class Gate:
+    """ASGI middleware. Without keys everybody may do everything, but administration only where the cluster listens on
+    loopback alone."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: ApiKeys | None,
+        *,
+        on_refusal: Callable[[BaseException], None],
+        admin_open: bool = True,
+        num_ingresses: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """on_refusal: told of each request for text that was not let in. admin_open: whether administration needs no
+        key where there are none."""
+        self._app = app
+        self._keys = keys
+        self._on_refusal = on_refusal
+        self._admin_open = admin_open
+        self._limits = TenantLimits(num_ingresses, clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path: str = scope["path"]
+        is_limited = path in LIMITED_PATHS
+        try:
+            tenant = self._tenant(Request(scope), path)
+            scope.setdefault("state", {})["tenant"] = tenant
+            if tenant is not None and is_limited:
+                with self._limits.admitted(tenant) as leave:
+                    await self._app(scope, receive, _ending_with(send, leave))
+                return
+        except ApiError as error:
+            if is_limited:
+                self._on_refusal(error)
+            await error.response(_challenge(error))(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _tenant(self, request: Request, path: str) -> Tenant | None:
+        """Whose request it is; None where it needs no tenant. Raises ApiError 401 or 403."""
+        is_admin_path = path.startswith(ADMIN_PREFIXES)
+        if self._keys is None:
+            if is_admin_path and not self._admin_open:
+                raise _forbidden("Administration needs an admin key, and this cluster has none (api_keys_file).")
+            return None
+        if path.startswith(OPEN_PREFIXES):
+            return None
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        tenant, is_admin = self._keys.find(key.strip()) if scheme.lower() == "bearer" else (None, False)
+        if is_admin_path and is_admin:
+            return None
+        if tenant is None:
+            if is_admin:
+                raise _forbidden("An admin key has no tenant; use a tenant's key for this path.")
+            raise ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
+        if is_admin_path:
+            raise _forbidden("This path needs an admin key.")
+        return tenant
+
+
+def tenant_of(request: Request) -> Tenant | None:
+    """Whose request it is, once the gate has let it in; None where the cluster has no keys."""
+    tenant: Tenant | None = getattr(request.state, "tenant", None)
+    return tenant
+
+
+def _ending_with(send: Send, leave: Callable[[], None]) -> Send:
+    """The place is free before the answer's last byte is out, so that a client may send its next request at once."""
+
+    async def ending(message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            leave()
+        await send(message)
+
+    return ending
+
+
+def _forbidden(message: str) -> ApiError:
+    return ApiError(403, message, code="admin_key_required")
+
+
+def _challenge(error: ApiError) -> dict[str, str]:
+    return {"www-authenticate": "Bearer"} if error.status == 401 else {}
