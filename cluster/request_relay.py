@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
@@ -107,8 +107,7 @@ class RelayedCall:
     async def _attempt(self) -> AsyncGenerator[list[TokenChunk], None]:
         """One replica's answer to its end. Raises ReplicaLost when it ends without a finish reason."""
         decision = self._route()
-        request = replace(self._request, block_keys=decision.block_keys)
-        response = serve_call(self._relay.generate, request, route_to=decision.replica_id)
+        response = serve_call(self._relay.generate, self._request, route_to=decision.replica_id)
         taken = finished = False
         try:
             while not finished:

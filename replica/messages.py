@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cache.block_hasher import NO_EXTRA_KEYS, BlockKey, ExtraKeys
+from cache.block_hasher import NO_EXTRA_KEYS, ExtraKeys
 from replica.sampling_params import SamplingParams
 
 
@@ -23,7 +23,6 @@ class GenerateRequest:
 
     request_id: unique in the cluster, made by the ingress, never by the client (39).
     arrival_seconds: `time.time()` at the ingress; TTFT and total latency count from here.
-    block_keys: the keys the router computed; a replica whose canary agreed takes them over, else it hashes itself.
     deadline_seconds: `time.time()` after which the request must not be computed any more; None is no deadline.
     session_id: whose prompts belong together, as the client says; for the router only.
     priority: lower is served earlier.
@@ -34,7 +33,6 @@ class GenerateRequest:
     sampling: SamplingParams
     arrival_seconds: float
     extra_keys: ExtraKeys = NO_EXTRA_KEYS
-    block_keys: tuple[BlockKey, ...] = ()
     deadline_seconds: float | None = None
     session_id: str | None = None
     priority: int = 0
