@@ -77,13 +77,11 @@ async def test_an_answer_comes_through_and_the_reservation_ends(stream: bool) ->
     relayed.assert_idle()
 
 
-async def test_the_replica_gets_the_keys_that_the_router_computed() -> None:
+async def test_the_replica_gets_the_token_ids() -> None:
     relayed = Relayed(a=answer())
     call = relayed.call()
     await call.collect()
     sent = relayed.replicas.calls[0][1]
-    assert call.decision is not None
-    assert len(call.decision.block_keys) == len(PROMPT) // 4
     assert sent.token_ids == PROMPT
 
 
