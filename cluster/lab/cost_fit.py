@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from cluster.lab.cost_model import CostModel, StepWork
-from cluster.lab.progress import request_progress
+from cluster.lab.progress import RequestProgress, request_progress
 from cluster.lab.scenario import lab_hasher
 from replica.engine import Engine
 from replica.engine_config import EngineConfig
@@ -59,24 +59,32 @@ def fit_cost_model(model_dir: str, device: str, dtype: str, threads: int | None,
         num_blocks=max(BATCHES) * MAX_CONTEXT // 16, prefix_caching=False,
     )  # fmt: skip
     engine = build_engine(config, lab_hasher(config.block_size))
-    recorder = RecordingStepCost()
-    engine.cost = recorder
     batches = [(1, length, 1) for length in PROMPTS] + [
         (batch, context, DECODE_STEPS) for batch in BATCHES for context in CONTEXTS
     ]
+    with request_progress(console, ROUNDS * sum(batch for batch, _, _ in batches)) as progress:
+        steps = measure_steps(engine, batches * ROUNDS, progress)
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() and device != "cpu" else platform.machine()
+    origin = f"fitted to {model_dir.rstrip('/').rpartition('/')[2]} on {name}, {torch.get_num_threads()} threads"
+    return fit_steps(steps, origin)
+
+
+def measure_steps(
+    engine: Engine, batches: Sequence[tuple[int, int, int]], progress: RequestProgress | None = None
+) -> list[tuple[StepWork, float]]:
+    """batches: (requests at once, tokens of each prompt, tokens of each answer). The engine must be idle."""
+    recorder = RecordingStepCost()
+    engine.cost = recorder
     rng = Random(0)
     _play(engine, rng, 1, 64, 2)  # the first steps of a process are slower than all others
     recorder.steps.clear()
-    with request_progress(console, ROUNDS * sum(batch for batch, _, _ in batches)) as progress:
-        for _ in range(ROUNDS):
-            for batch, length, new_tokens in batches:
-                progress.begin(f"{batch} x {length} tokens")
-                _play(engine, rng, batch, length, new_tokens)
-                for _ in range(batch):
-                    progress.advance()
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() and device != "cpu" else platform.machine()
-    origin = f"fitted to {model_dir.rstrip('/').rpartition('/')[2]} on {name}, {torch.get_num_threads()} threads"
-    return fit_steps(recorder.steps, origin)
+    for batch, length, new_tokens in batches:
+        if progress is not None:
+            progress.begin(f"{batch} x {length} tokens")
+        _play(engine, rng, batch, length, new_tokens)
+        if progress is not None:
+            progress.advance(batch)
+    return recorder.steps
 
 
 def _play(engine: Engine, rng: Random, batch: int, length: int, new_tokens: int) -> None:

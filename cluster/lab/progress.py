@@ -21,8 +21,8 @@ class RequestProgress:
         self._flush()
         self._progress.update(self._task, description=what)
 
-    def advance(self) -> None:
-        self._pending += 1
+    def advance(self, count: int = 1) -> None:
+        self._pending += count
         if self._pending >= REFRESH_REQUESTS:
             self._flush()
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from zlib import crc32
 
 VOCAB_SIZE = 49_152
-_PIECE = re.compile(r"<\|[a-z_]+\|>|[\u3040-\u9fff]|\s?[^\W_]{1,6}|\s?[^\w\s]{1,3}|\s+|_", re.UNICODE)
+_PIECE = re.compile(r"<\|[a-z_]+\|>|[\u3040-\u9fff]| ?[^\W_]{1,6}| ?[^\w\s]{1,3}|\s+|_", re.UNICODE)
 
 
 def tokenize(text: str) -> list[int]:
