@@ -8,13 +8,14 @@ PYTHON = $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: bench-router help setup serve demo test lint
+.PHONY: bench-engine bench-router help setup serve demo test lint
 
 help:
 	@echo "make serve   set up what is missing and start a cluster on this machine (Ctrl-C stops it)"
 	@echo "make demo    run one multi-turn workload with two routing policies and compare them"
 	@echo "make test    run all tests"
 	@echo "make lint    ruff and mypy"
+	@echo "make bench-engine  the engine against other engines and its own bounds; sets up the others the first time"
 	@echo "make bench-router  what routing costs, and all routing policies on many traces in simulation"
 	@echo "make setup   only create .venv and install"
 
@@ -52,3 +53,6 @@ lint: $(STAMP)
 
 bench-router: $(STAMP)
 	@exec $(BIN)/python -m tests.benchmarks.bench_router $(ARGS)
+
+bench-engine: $(STAMP)
+	@exec $(BIN)/python -m tests.benchmarks.bench_engine $(ARGS)

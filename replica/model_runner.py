@@ -42,17 +42,22 @@ class ModelRunner:
         return output.logits[0]
 
     def _layout(self, scheduled: Sequence[ScheduledRequest], block_table_of: BlockTableOf) -> BatchLayout:
-        device, page_size = self._model.device, self._pages.page_size
-        starts, context_lens, tables, slots = [0], [], [], []
+        """Two tensors are made per step, not several per request: at 256 requests that was half of a step's Python."""
+        page_size = self._pages.page_size
+        starts, context_lens, num_pages = [0], [], []
+        page_ids: list[int] = []
+        slots: list[int] = []
         for item in scheduled:
             end = item.start + item.num_tokens
-            table = torch.tensor(block_table_of(item.request.id)[: -(-end // page_size)], device=device)
-            positions = torch.arange(item.start, end, device=device)
-            slots.append(table[positions // page_size] * page_size + positions % page_size)
-            tables.append(table)
+            table = block_table_of(item.request.id)
+            num_pages.append(-(-end // page_size))
+            page_ids += table[: num_pages[-1]]
+            slots += [table[at // page_size] * page_size + at % page_size for at in range(item.start, end)]
             context_lens.append(end)
             starts.append(starts[-1] + item.num_tokens)
-        return BatchLayout(tuple(starts), tuple(context_lens), tuple(tables), torch.cat(slots))
+        device = self._model.device
+        tables = torch.tensor(page_ids, device=device).split(num_pages)
+        return BatchLayout(tuple(starts), tuple(context_lens), tables, torch.tensor(slots, device=device))
 
 
 def _flat_batch(scheduled: Sequence[ScheduledRequest]) -> tuple[list[int], list[int], list[int]]:

@@ -205,10 +205,12 @@ class Scheduler:
 
     def commit(self, plan: StepPlan) -> None:
         """The step's forward pass has ended: its positions are computed and its full blocks can be hit."""
+        block_size = self.manager.block_size
         for item in plan.scheduled:
-            request = item.request
-            request.num_computed_tokens = item.start + item.num_tokens
-            self.manager.commit(request.id, request.block_keys, request.num_computed_tokens)
+            request, computed = item.request, item.start + item.num_tokens
+            request.num_computed_tokens = computed
+            if computed // block_size > item.start // block_size:  # most decodes fill no block
+                self.manager.commit(request.id, request.block_keys, computed)
             if not request.num_uncomputed_tokens:
                 self._inflight.end(request.id)
 

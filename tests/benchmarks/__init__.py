@@ -1,0 +1,1 @@
+"""Speed of the engine against its peers and its bounds: `make bench-engine`. Measured, never asserted."""

@@ -1,0 +1,51 @@
+"""Warmlane's engine. A third argument switches prefix caching on or off."""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from worker import Generate, serve
+
+from cache.block_hasher import BlockHasher
+from replica.engine_config import EngineConfig
+from replica.engine_factory import build_engine
+from replica.messages import GenerateRequest
+from replica.sampling_params import SamplingParams
+from replica.warm_up import warm_up
+
+
+def load(model: str, threads: int) -> Generate:
+    caching = sys.argv[3:] != ["cache-off"]
+    config = EngineConfig(model=model, num_blocks=2048, threads=threads, prefix_caching=caching)
+    engine = build_engine(config, BlockHasher(b"benchmark-secret", "benchmark", config.block_size))
+    warm_up(engine)
+
+    def generate(prompts: list[list[int]], max_tokens: int, at_first_token: Callable[[], None]) -> list[list[int]]:
+        engine.reset_prefix_cache()
+        outputs: dict[str, list[int]] = {str(i): [] for i in range(len(prompts))}
+        missing = set(outputs)
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+        for name, prompt in zip(outputs, prompts, strict=True):
+            engine.add(GenerateRequest(name, prompt, sampling, 0.0))
+        decode_seconds = []
+        while engine.has_work:
+            started = time.perf_counter()
+            chunks = engine.step()
+            if not missing and len(chunks) == len(prompts):
+                decode_seconds.append(time.perf_counter() - started)
+            for chunk in chunks:
+                outputs[chunk.request_id] += chunk.token_ids
+                if missing and not (missing := missing - {chunk.request_id}):
+                    at_first_token()
+        if decode_seconds:
+            generate.decode_step_seconds = statistics.median(decode_seconds)
+        return list(outputs.values())
+
+    return generate
+
+
+serve(load)
