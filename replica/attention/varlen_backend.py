@@ -4,11 +4,11 @@ from typing import ClassVar
 
 import torch
 
-from replica.attention.backend import AttentionBackend, BatchLayout, LayerOptions
-from replica.attention.device_layout import LayoutCache
+from replica.attention.backend import BatchLayout, LayerOptions
+from replica.attention.cuda_backend import CudaAttention, causal_window
 
 
-class VarlenAttention(AttentionBackend):
+class VarlenAttention(CudaAttention):
     """`torch.nn.attention.varlen.varlen_attn` with a block table (torch 2.13, CUDA only).
 
     Always one pass over the keys: with split-KV its paged path leaves rows of later requests unwritten (A46,
@@ -16,23 +16,6 @@ class VarlenAttention(AttentionBackend):
     """
 
     name: ClassVar[str] = "varlen"
-
-    def __init__(self) -> None:
-        self._layouts = LayoutCache()
-
-    @classmethod
-    def unavailable_because(cls, device: torch.device, dtype: torch.dtype) -> str | None:
-        if device.type != "cuda":
-            return f"it runs on CUDA devices, not on {device.type}"
-        if dtype not in (torch.float16, torch.bfloat16):
-            return f"it computes in float16 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
-        if torch.cuda.get_device_capability(device) < (8, 0):
-            return "it needs a GPU of compute capability 8.0 or later"
-        return None
-
-    @classmethod
-    def page_size_multiple(cls) -> int:
-        return 256  # of the FlashAttention 2 kernel underneath
 
     def attend(
         self,
@@ -56,7 +39,7 @@ class VarlenAttention(AttentionBackend):
             batch.max_queries,
             batch.max_context,
             scale=options.scaling,
-            window_size=(-1 if options.sliding_window is None else options.sliding_window - 1, 0),
+            window_size=causal_window(options),
             enable_gqa=query.shape[1] != key_pages.shape[2],
             seqused_k=batch.context_lens,
             block_table=batch.page_tables,
