@@ -18,15 +18,17 @@ DEFAULT_DECODE_STEP_SECONDS = 0.03
 class Speeds:
     """What was measured, with gaps filled.
 
-    prefill_rates: tokens per second of each replica. decode_step, decode_slope: seconds of a usual decode step, and
-    what one more request adds to it. answer_tokens: of a usual answer. num_waiting: on a usual replica. idle_share: of
-    the replicas, those that have nothing to do.
+    prefill_rates: tokens per second of each replica; usual_rate is the middle one. decode_step, decode_slope: seconds
+    of a usual decode step, and what one more request adds to it. answer_tokens: of a usual answer. num_running,
+    num_waiting: on a usual replica. idle_share: of the replicas, those that have nothing to do.
     """
 
     prefill_rates: Mapping[str, float]
+    usual_rate: float
     decode_step: float
     decode_slope: float
     answer_tokens: float
+    num_running: float
     num_waiting: float
     idle_share: float
 
@@ -35,15 +37,16 @@ class ExpectedFinishPolicy(Policy):
     """Lowest score in seconds:
 
         first token = (queued prefill + uncached tokens of this prompt) / prefill rate + wait for memory
-        delay       = uncached tokens / prefill rate * (work + stall * running there + behind * requests behind)
+        delay       = uncached tokens / usual prefill rate * (work + stall * who runs + behind * who waits)
         decode      = 2 * answer tokens * running * decode slope: slower steps for this request and for each running one
         recent      = tokens of late that are no longer queued / prefill rate, at most so many times this prompt,
                       times the share of the replicas that are idle
 
-    `first token` and `delay` are what this request waits and what its uncached tokens make others wait: whoever comes
-    next, those that run, and those that will stand behind it. These are about as many as wait at a usual replica now,
-    but where few wait, few will: at most one more than wait there. So the more the fleet has to do, the more a hit is
-    worth, because work that is done twice is then what everybody waits for.
+    `first token` and `delay` are what this request waits, and what its uncached tokens make others wait: whoever comes
+    next, those that run, and those that will stand behind it, about as many as wait now. So the more the fleet has to
+    do, the more a hit is worth, because work done twice is then what everybody waits for. Who runs and waits is
+    counted on a usual replica, so that among equally cold replicas only the first token and decoding decide; but where
+    little goes on, few are delayed: at most twice of what is there, and one more that comes.
 
     Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
     any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
@@ -87,16 +90,17 @@ class ExpectedFinishPolicy(Policy):
 
     def _score(self, request: RequestShape, replica: ReplicaView, speeds: Speeds) -> float:
         weights, rate = self.weights, speeds.prefill_rates[replica.replica_id]
-        prefill = max(0, request.num_tokens - replica.hit_tokens) / rate
-        first_token = replica.queued_prefill_tokens / rate + prefill
-        num_behind = min(speeds.num_waiting, 1.0 + replica.num_waiting)
-        delay = weights["work"] + weights["stall"] * replica.num_running + weights["behind"] * num_behind
+        new_tokens = max(0, request.num_tokens - replica.hit_tokens)
+        first_token = (replica.queued_prefill_tokens + new_tokens) / rate
+        num_running = min(speeds.num_running, 2.0 * replica.num_running)
+        num_waiting = min(speeds.num_waiting, 2.0 * replica.num_waiting + 1.0)
+        delayed = weights["work"] + weights["stall"] * num_running + weights["behind"] * num_waiting
         decode = 2.0 * speeds.answer_tokens * replica.num_running * speeds.decode_slope
         recent = min(replica.recent_prefill_tokens, weights["recent_cap"] * request.num_tokens) / rate
         return (
             first_token
             + weights["memory"] * _memory_seconds(request, replica, speeds)
-            + prefill * delay
+            + new_tokens / speeds.usual_rate * delayed
             + weights["decode"] * decode
             + weights["recent"] * recent * speeds.idle_share
         )
@@ -117,9 +121,11 @@ class ExpectedFinishPolicy(Policy):
         answer_tokens = max(1.0, sum(answers) / len(answers) / step) if answers else self.weights["new_tokens"]
         return Speeds(
             prefill_rates=rates,
+            usual_rate=middle,
             decode_step=step,
             decode_slope=median(busy) if busy else min(steps) / (1 + base),
             answer_tokens=min(request.max_new_tokens, answer_tokens),
+            num_running=sum(r.num_running for r in replicas) / len(replicas),
             num_waiting=sum(r.num_waiting for r in replicas) / len(replicas),
             idle_share=sum(not r.num_in_flight for r in replicas) / len(replicas),
         )
@@ -128,13 +134,15 @@ class ExpectedFinishPolicy(Policy):
 def _memory_seconds(request: RequestShape, replica: ReplicaView, speeds: Speeds) -> float:
     """How long until running requests have given back the blocks that are missing; 0 where nobody told of blocks.
 
-    Who waits is taken to need as much as who runs. A hit is taken to lie in blocks that somebody holds.
+    Who waits is taken to need as much as who runs, who runs to be half through its answer, and a hit to lie in blocks
+    that somebody holds.
     """
     if not replica.num_running or not replica.num_blocks:
         return 0.0
     held_by_one = replica.num_active_blocks / replica.num_running
     own = (request.num_tokens - replica.hit_tokens + speeds.answer_tokens) / request.block_size
-    missing = replica.num_active_blocks + replica.num_waiting * held_by_one + own - replica.num_blocks
+    growth = replica.num_running * speeds.answer_tokens / 2.0 / request.block_size
+    missing = replica.num_active_blocks + growth + replica.num_waiting * held_by_one + own - replica.num_blocks
     if missing <= 0.0 or not held_by_one:
         return 0.0
     step = replica.decode_step_seconds or speeds.decode_step

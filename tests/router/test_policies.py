@@ -92,13 +92,13 @@ def test_expected_finish_scores_are_its_formula() -> None:
     ]
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
     slope = 0.06 / (2 + 4)
-    prefill = 520 / 500
-    delay = 1.0 + 1.0 * 2 + 1.0 * 0.5  # on average one half waits
+    usual_rate = (500 + 250) / 2
+    delay = (1.0 + 1.0 * 1 + 1.0 * 0.5) / usual_rate  # on average one runs and one half waits
     idle_share = 1 / 2
     assert scores["a"] == pytest.approx(
-        300 / 500 + prefill + delay * prefill + 0.3 * 2 * 32 * 2 * slope + 100 / 500 * idle_share
+        300 / 500 + 520 / 500 + 520 * delay + 0.3 * 2 * 32 * 2 * slope + 100 / 500 * idle_share
     )
-    assert scores["b"] == pytest.approx((2 + 0.5) * 1000 / 250)
+    assert scores["b"] == pytest.approx(1000 / 250 + 1000 * (1.0 + 0.5) / usual_rate)  # nobody runs there
 
 
 def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> None:
@@ -110,7 +110,7 @@ def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> N
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
     answer_tokens = 1.2 / 0.06
     prefill, decode = 1000 / 500, 0.3 * 2 * answer_tokens * 2 * 0.06 / (2 + 4)
-    missing = 80 + 40 + (1000 + answer_tokens) / 16 - 100
+    missing = 80 + 40 + 2 * answer_tokens / 2 / 16 + (1000 + answer_tokens) / 16 - 100
     assert scores["full"] == pytest.approx(prefill * (1 + 1 + 1.0 * 2 + 0.5) + decode + missing / 80 * 1.2)
     assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 1.0 * 2 + 0.5) + decode)
 
@@ -119,7 +119,7 @@ def test_expected_finish_does_not_believe_one_odd_measurement() -> None:
     rates = [400.0, 410.0, 0.001]
     replicas = [ReplicaView(f"replica-{n}", prefill_tokens_per_second=rate) for n, rate in enumerate(rates)]
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
-    assert scores["replica-2"] == pytest.approx(4 * scores["replica-0"])
+    assert scores["replica-2"] == pytest.approx(scores["replica-0"] + 3 * 1000 / 400)  # four times slower, not more
 
 
 def test_weights_are_data_and_checked() -> None:
