@@ -60,8 +60,7 @@ class AsyncEngine:
         subscriber = _Subscriber(asyncio.get_running_loop())
         finished = False
         try:
-            match = self._engine.manager.match(request.block_keys, len(request.token_ids))
-            self._arriving[subscriber] = len(request.token_ids) - match.num_tokens
+            self._arriving[subscriber] = self._engine.num_uncached_tokens(request)
             if request.sampling.grammar is not None:  # compiling one may take a second, which no step should wait for
                 await asyncio.to_thread(self._engine.prepare, request)
             await asyncio.wrap_future(self._call(lambda: self._add(request, subscriber)))

@@ -140,6 +140,11 @@ class Engine:
         self._requests[request.id] = request
         self.scheduler.add(request)
 
+    def num_uncached_tokens(self, message: GenerateRequest) -> int:
+        """What would have to be computed of this prompt now; may be called from any thread, for an estimate of load."""
+        keys = self._hasher.keys(message.token_ids, message.extra_keys)
+        return len(message.token_ids) - self.manager.match(keys, len(message.token_ids)).num_tokens
+
     def prepare(self, message: GenerateRequest) -> None:
         """Does what `add` would have to wait for; may be called from any thread. Raises RequestRefused."""
         if message.sampling.grammar is not None:
