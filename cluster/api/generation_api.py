@@ -60,6 +60,7 @@ class GenerationApi:
         self._on_failure = on_failure
 
     async def chat_completions(self, request: Request) -> Response:
+        """The official chat completions, with top_k, min_p and the other sampling fields of open models."""
         arrival = time.time()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         context = context_of(request, fields, arrival, self._limits.request_timeout_seconds)
@@ -72,6 +73,7 @@ class GenerationApi:
         return self._response(body, prompts, context, ChatFormat(), reader_of)
 
     async def completions(self, request: Request) -> Response:
+        """The official completions of texts or token ids; `max_tokens: 0` scores or warms a prompt."""
         arrival = time.time()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         context = context_of(request, fields, arrival, self._limits.request_timeout_seconds)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -18,6 +17,7 @@ from cluster.api.failures import from_exception
 from cluster.api.gate import Gate
 from cluster.api.generation_api import GenerationApi
 from cluster.api.model_api import DetokenizeRequest, ModelApi, TokenizeRequest
+from cluster.api.openapi import operation
 from cluster.api.request_id import RequestIdMiddleware
 from cluster.api.tenants import ApiKeys
 
@@ -67,8 +67,7 @@ def build_http_app(
     def add(
         method: str, path: str, handler: Handler, body: type[BaseModel] | None = None, report: Report = _no_report
     ) -> None:
-        extra = _body_schema(body) if body else None
-        app.add_api_route(path, _guarded(handler, report), methods=[method], openapi_extra=extra)
+        app.add_api_route(path, _guarded(handler, report), methods=[method], openapi_extra=operation(path, body))
 
     add("POST", "/v1/chat/completions", generation.chat_completions, ChatCompletionRequest, on_failure)
     add("POST", "/v1/completions", generation.completions, CompletionRequest, on_failure)
@@ -106,22 +105,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
         raise error
     message = f"{error.detail}: {request.method} {request.url.path[:200]}"
     return ApiError(error.status_code, message).response(dict(error.headers or {}))
-
-
-def _body_schema(model: type[BaseModel]) -> dict[str, Any]:
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    definitions = schema.pop("$defs", {})
-    schema = _inlined(schema, definitions)
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def _inlined(value: Any, definitions: Mapping[str, Any]) -> Any:
-    """The page of the API shows each body in full; none of these models refers to itself."""
-    if isinstance(value, dict):
-        reference = value.get("$ref")
-        if isinstance(reference, str):
-            return _inlined(definitions[reference.rsplit("/", 1)[-1]], definitions)
-        return {key: _inlined(item, definitions) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_inlined(item, definitions) for item in value]
-    return value
