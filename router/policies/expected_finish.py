@@ -65,7 +65,7 @@ class ExpectedFinishPolicy(Policy):
     default_weights = MappingProxyType(
         {
             "work": 1.0,
-            "stall": 1.0,
+            "stall": 0.5,
             "behind": 1.0,
             "memory": 1.0,
             "decode": 0.3,
