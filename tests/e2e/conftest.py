@@ -1,6 +1,8 @@
 """One real cluster for the whole session: two replicas of the default model behind HAProxy, with its own Redis."""
 
 import random
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,9 @@ def model_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cluster_process(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+def cluster_process(
+    request: pytest.FixtureRequest, model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterProcess]:
     """`warmlane serve` as a user starts it. Fails the session when stopping it leaves a process behind."""
     output_path = tmp_path_factory.mktemp("cluster") / "serve.log"
     process = ClusterProcess(SERVE_ARGUMENTS, output_path=output_path, env=fatal_request.ENVIRONMENT)
@@ -37,9 +41,22 @@ def cluster_process(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -
         process.start()
         process.wait_ready(timeout_seconds=240.0)
         yield process
+        if request.session.testsfailed:
+            keep_logs(process)
     finally:
         left = process.stop()
     assert left == [], "Ctrl-C left processes behind"
+
+
+def keep_logs(process: ClusterProcess) -> None:
+    """Copies the cluster's logs beside its output, in pytest's temporary folder, before the cluster removes them."""
+    printed = re.search(r"log  (\S+)", process.output_tail())
+    if printed is not None:
+        folder = Path(printed[1]).parent
+        target = process.output_path.parent / "logs"
+        shutil.copytree(folder / "ray/session_latest/logs/serve", target, ignore_dangling_symlinks=True)
+        shutil.copy(printed[1], target)
+        print(f"\nthe cluster's logs are in {target}")
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +66,9 @@ def live_cluster(cluster_process: ClusterProcess) -> ClusterClient:
 
 @pytest.fixture
 def cluster(live_cluster: ClusterClient) -> Iterator[ClusterClient]:
-    """The cluster, idle and whole before and after each test."""
+    """The cluster, idle and whole before each test and idle after it."""
+    live_cluster.wait_until(lambda: len(live_cluster.replicas()) == 2, "both replicas answer", 120.0)
     live_cluster.wait_idle()
-    assert len(live_cluster.replicas()) == 2
     yield live_cluster
     live_cluster.wait_idle()
 
