@@ -79,7 +79,6 @@ class CellResult:
 def run_cell(
     cell: Cell, num_requests: int, seeds: Sequence[int], cost_model: CostModel, folder: Path | None
 ) -> CellResult:
-    os.nice(10)
     named = {path.stem: path for path in folder.iterdir()} if folder is not None else {}
     path = next((str(file) for stem, file in named.items() if stem.startswith(cell.trace)), cell.trace)
     trace = load_trace(path, num_requests=num_requests)
@@ -112,7 +111,7 @@ def run_matrix(
     on_cell: Callable[[CellResult], None] = lambda _: None,
 ) -> list[CellResult]:
     """In the order of the cells, whatever the number of jobs."""
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=os.nice, initargs=(10,)) as pool:  # the machine stays usable
         futures = {pool.submit(run_cell, cell, num_requests, seeds, cost_model, folder): cell for cell in cells}
         results = {}
         for future in as_completed(futures):
