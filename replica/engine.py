@@ -10,21 +10,18 @@ import torch
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from replica.admission_checks import AdmissionChecks
+from replica.answers import Answers, Vocabulary
 from replica.engine_counters import EngineCounters
 from replica.engine_observer import EngineObserver
 from replica.errors import EngineOverloaded, RequestRefused
-from replica.grammar_compiler import GrammarCompiler
-from replica.logprobs import logprobs_of
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs, Usage
 from replica.model_runner import BlockTableOf
 from replica.request import Request, RequestState
 from replica.request_times import RequestTimes
-from replica.sampler import Sampler
 from replica.scheduler import Scheduler
 from replica.step_cost import StepCost
 from replica.step_logits import StepLogits
 from replica.step_plan import StepPlan
-from replica.text_stream import TextStream
 
 logger = logging.getLogger(__name__)
 
@@ -33,24 +30,6 @@ class Runner(Protocol):
     """The forward pass: the real model, or a cost model in the lab."""
 
     def run(self, plan: StepPlan, block_table_of: BlockTableOf) -> torch.Tensor: ...
-
-
-class Vocabulary(Protocol):
-    """What the engine needs to know of tokens."""
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def max_model_len(self) -> int: ...
-
-    @property
-    def grammars(self) -> GrammarCompiler: ...
-
-    def text_stream(self, prompt_ids: Sequence[int], stop: Sequence[str]) -> TextStream: ...
 
 
 class Engine:
@@ -88,9 +67,8 @@ class Engine:
         self._longest_window = longest_window
         self._observer = observer or EngineObserver()
         self._clock = clock
-        self._sampler = Sampler(vocabulary.eos_token_ids)
+        self._answers = Answers(vocabulary)
         self._requests: dict[str, Request] = {}
-        self._streams: dict[str, TextStream] = {}
         self._times: dict[str, RequestTimes] = {}
 
     @property
@@ -129,13 +107,12 @@ class Engine:
                 raise RequestRefused(f"request {message.request_id} is running already", param="request_id")
             max_total_tokens = self._checks.max_total_tokens(message)
             self._checks.check_queue(self.scheduler, len(message.token_ids))
-            self._begin_grammar(message)
+            self._answers.begin(message)
         except (RequestRefused, EngineOverloaded):
             self.counters.num_finished[FinishReason.REJECTED] += 1
             raise
         keys = self._hasher.keys(message.token_ids, message.extra_keys)
         request = Request(message, max_total_tokens, keys)
-        self._streams[request.id] = self._vocabulary.text_stream(message.token_ids, message.sampling.stop)
         self._times[request.id] = RequestTimes(message.arrival_seconds, queued=self._clock())
         self._requests[request.id] = request
         self.scheduler.add(request)
@@ -147,13 +124,7 @@ class Engine:
 
     def prepare(self, message: GenerateRequest) -> None:
         """Does what `add` would have to wait for; may be called from any thread. Raises RequestRefused."""
-        if message.sampling.grammar is not None:
-            self._vocabulary.grammars.prepare(message.sampling.grammar)
-
-    def _begin_grammar(self, message: GenerateRequest) -> None:
-        if message.sampling.grammar is not None:
-            matcher = self._vocabulary.grammars.matcher(message.sampling.grammar)
-            self._sampler.grammars.begin(message.request_id, matcher)
+        self._answers.prepare(message)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> TokenChunk | None:
         """Ends a request in whatever state; None for one that is unknown or has ended (A16)."""
@@ -171,7 +142,7 @@ class Engine:
                 logits = self._runner.run(plan, self.manager.block_table)
                 rows = StepLogits(plan, logits)
                 rows.keep_prompt_logprobs()
-                sampled = self._sample(rows)
+                sampled = self._answers.sample(rows)
             except Exception as error:
                 logger.exception("engine step failed")
                 self.counters.num_failed_steps += 1
@@ -226,20 +197,6 @@ class Engine:
         self.counters.num_computed_positions += plan.num_tokens
         self.cost.observe(plan, seconds)
 
-    def _sample(self, rows: StepLogits) -> list[tuple[Request, int | None, TokenLogprobs | None]]:
-        """Each sampling request with its next token, None where its logits are broken, and that token's logprobs."""
-        if not rows.sampling:
-            return []
-        logits, requests = rows.to_sample, rows.sampling
-        tokens = self._sampler.sample(logits, requests)
-        told: dict[str, TokenLogprobs] = {}
-        asking = [row for row, request in enumerate(requests) if request.sampling.top_logprobs is not None]
-        if asking:
-            num_top = [requests[row].sampling.top_logprobs or 0 for row in asking]
-            results = logprobs_of(logits[asking], [tokens[row] or 0 for row in asking], num_top)
-            told = {requests[row].id: result for row, result in zip(asking, results, strict=True)}
-        return [(request, token, told.get(request.id)) for request, token in zip(requests, tokens, strict=True)]
-
     def _take_token(self, request: Request, token_id: int | None, logprobs: TokenLogprobs | None) -> TokenChunk:
         if token_id is None:
             return self._fail(request, "the model gave logits that are not finite")
@@ -248,27 +205,11 @@ class Engine:
         self.scheduler.append_token(request, token_id)
         self.counters.num_generated_tokens += 1
         self._note_token(self._times[request.id])
-        text, reason = self._text_of(request, token_id)
+        text, reason = self._answers.read(request, token_id)
         told = (logprobs,) if logprobs is not None else ()
         if reason is not None:
             return self._finish(request, reason, text, [token_id], logprobs=told)
         return TokenChunk(request.id, text, [token_id], logprobs=told, prompt_logprobs=_first_time(request))
-
-    def _text_of(self, request: Request, token_id: int) -> tuple[str, FinishReason | None]:
-        """What the newest token makes visible, and why the request ends with it."""
-        stream, sampling = self._streams[request.id], request.sampling
-        is_complete = self._sampler.grammars.accept(request.id, token_id)
-        is_eos = token_id in self._vocabulary.eos_token_ids and not sampling.ignore_eos
-        if is_eos or token_id in sampling.stop_token_ids:
-            return stream.flush(), FinishReason.STOP
-        text = stream.push(token_id, may_stop=request.num_generated_tokens > sampling.min_tokens)
-        if stream.stopped:
-            return text, FinishReason.STOP
-        if is_complete:
-            return text + stream.flush(), FinishReason.STOP
-        if request.num_tokens >= request.max_total_tokens:
-            return text + stream.flush(), FinishReason.LENGTH
-        return text, None
 
     def _note_token(self, times: RequestTimes) -> None:
         now = self._clock()
@@ -294,8 +235,8 @@ class Engine:
         if request.state is RequestState.FINISHED:
             raise RuntimeError(f"request {request.id} was finished twice")
         self.scheduler.release(request)
-        self._sampler.forget(request.id)
-        del self._requests[request.id], self._streams[request.id]
+        self._answers.forget(request.id)
+        del self._requests[request.id]
         self.counters.num_finished[reason] += 1
         self._observer.finished(reason, self._clock() - self._times.pop(request.id).arrived)
         usage = Usage(request.num_prompt_tokens, request.num_generated_tokens, request.num_cached_tokens or 0)

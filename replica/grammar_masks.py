@@ -18,6 +18,10 @@ class GrammarMasks:
     def __init__(self) -> None:
         self._matchers: dict[str, Any] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._matchers
+
     def begin(self, request_id: str, matcher: Any) -> None:
         """matcher: a fresh `llguidance.LLMatcher`."""
         self._matchers[request_id] = matcher

@@ -17,6 +17,10 @@ class LogitEdits:
         self._eos_token_ids = tuple(eos_token_ids)
         self._counts: dict[str, TokenCounts] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._counts
+
     def apply(self, logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
         """logits: [requests, vocabulary]; a float32 copy is changed and returned where there is something to do.
 

@@ -24,6 +24,11 @@ class Sampler:
         self._edits = LogitEdits(eos_token_ids)
         self._streams: dict[str, RandomStream] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is kept of any request."""
+        return not self._streams and self._edits.is_empty and self.grammars.is_empty
+
     def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[int | None]:
         """logits: [num_requests, vocabulary]. Returns a token id per row; None where the logits are not finite (18).
 

@@ -14,7 +14,8 @@ TAKES_TOOLS = (
     "{{ tool | tojson }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}"
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
     "{% for call in message.tool_calls or [] %}{{ '[CALL ' + call.function.name + ' ' }}"
-    "{{ (call.function.arguments | tojson) + ']' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}"
+    "{{ (call.function.arguments | tojson) + ']' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{{ '<|im_start|>assistant\n' }}"
 )
 TOOL: dict[str, Any] = {
     "type": "function",

@@ -54,6 +54,7 @@ def assert_idle(engine: Engine) -> None:
     assert not engine.scheduler.running
     leftovers = {name: value for name, value in vars(engine).items() if isinstance(value, dict) and value}
     assert leftovers == {}
+    assert engine._answers.is_empty
     engine.manager.check_invariants()
 
 

@@ -79,7 +79,7 @@ def test_requests_without_edits_cost_nothing() -> None:
     edits = LogitEdits([3])
     logits = LOGITS.unsqueeze(0)
     assert edits.apply(logits, [request(temperature=0.7, top_p=0.5)]) is logits
-    assert edits._counts == {}
+    assert edits.is_empty
 
 
 def test_min_p_keeps_a_share_of_the_likeliest() -> None:
