@@ -11,7 +11,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
 from cluster.request_relay import RelayedCall, RelaySettings, RequestRelay
 from replica.errors import EngineDead, EngineOverloaded, RequestRefused
-from replica.messages import FinishReason, GenerateRequest, TokenChunk
+from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs
 from replica.sampling_params import SamplingParams
 from router.prefix_router import PrefixRouter
 from tests.cluster.scripted_replicas import HANG, Script, ScriptedReplicas, answer, items, router_over
@@ -136,6 +136,15 @@ async def test_54_a_death_after_the_first_byte_of_a_stream_is_told() -> None:
 async def test_46_tokens_without_visible_text_do_not_hinder_a_retry() -> None:
     relayed = Relayed(a=items([], [TokenChunk("r", token_ids=[1])], ActorDiedError()), b=answer("ok"))
     assert text_of(await read(relayed.call(), stream=True)) == "ok"
+
+
+async def test_46_kept_logprobs_are_as_good_as_sent() -> None:
+    """They would stand in the answer twice: whoever writes it has them already."""
+    chunk = TokenChunk("r", token_ids=[1], logprobs=[TokenLogprobs(1, -0.5)])
+    relayed = Relayed(a=items([], [chunk], ActorDiedError()), b=answer("ok"))
+    with pytest.raises(ReplicaLost):
+        await read(relayed.call(), stream=True)
+    relayed.assert_idle()
 
 
 async def test_46_an_answer_that_is_not_streamed_is_retried_at_any_time() -> None:
