@@ -5,6 +5,13 @@
 
 #define TOKENS_PER_TASK 8
 
+/* What one thread of the team has. */
+typedef struct {
+    float *scratch;
+    int team; /* number of threads */
+    Barrier *barrier;
+} Member;
+
 /* Half-rotation RoPE (Su et al. 2021, in the layout of GPT-NeoX): dimension i turns with i + rotary_dim / 2. */
 static void rotate(float *x, const float *cos, const float *sin, int64_t rotary_dim) {
     int64_t half = rotary_dim / 2;
@@ -51,33 +58,33 @@ static void add_normed(const Step *step, const float *norm, float eps, int64_t h
 
 /* Adds a layer's part to the hidden rows: directly, or normed first where the layer norms what it gives out. */
 static void add_output(const Linear *linear, const float *in, const DecoderLayer *layer, const float *norm, const Step *step,
-                       Workspace *w, float *scratch, int num_threads, Counter *counters) {
+                       Workspace *w, const Member *me, Counter *counters) {
     LinearInput input = {.rows = in, .m = step->num_tokens, .row_stride = linear->k};
-    linear_tasks(linear, &input, w->other, norm ? 0 : w->hidden, scratch, num_threads, counters);
-#pragma omp barrier
+    linear_tasks(linear, &input, w->other, norm ? 0 : w->hidden, me->scratch, me->team, counters);
+    team_wait(me->barrier, me->team);
     if (norm) {
         add_normed(step, norm, layer->norm_eps, linear->n, w->hidden, w->other, counters + 1);
-#pragma omp barrier
+        team_wait(me->barrier, me->team);
     } else {
         float *swap = w->hidden; /* each thread has a workspace of its own, so all swap alike */
         w->hidden = w->other, w->other = swap;
     }
 }
 
-static void run_layer(const DecoderLayer *layer, const Step *step, Workspace *w, float *scratch, int num_threads, Counter *counters) {
+static void run_layer(const DecoderLayer *layer, const Step *step, Workspace *w, const Member *me, Counter *counters) {
     LinearInput input = {.rows = w->hidden, .m = step->num_tokens, .row_stride = layer->qkv.k, .norm = layer->input_norm,
                          .norm_eps = layer->norm_eps};
-    linear_tasks(&layer->qkv, &input, w->qkv, 0, scratch, num_threads, counters);
-#pragma omp barrier
+    linear_tasks(&layer->qkv, &input, w->qkv, 0, me->scratch, me->team, counters);
+    team_wait(me->barrier, me->team);
     store_keys(layer, step, w->qkv, counters + 1);
-#pragma omp barrier
-    attention_tasks(&layer->attention, &step->batch, w->qkv, w->attended, scratch, counters + 2);
-#pragma omp barrier
-    add_output(&layer->attention_out, w->attended, layer, layer->attention_out_norm, step, w, scratch, num_threads, counters + 3);
+    team_wait(me->barrier, me->team);
+    attention_tasks(&layer->attention, &step->batch, w->qkv, w->attended, me->scratch, counters + 2);
+    team_wait(me->barrier, me->team);
+    add_output(&layer->attention_out, w->attended, layer, layer->attention_out_norm, step, w, me, counters + 3);
     input.rows = w->hidden, input.norm = layer->mlp_norm;
-    linear_tasks(&layer->gate_up, &input, w->inner, 0, scratch, num_threads, counters + 5);
-#pragma omp barrier
-    add_output(&layer->mlp_out, w->inner, layer, layer->mlp_out_norm, step, w, scratch, num_threads, counters + 6);
+    linear_tasks(&layer->gate_up, &input, w->inner, 0, me->scratch, me->team, counters + 5);
+    team_wait(me->barrier, me->team);
+    add_output(&layer->mlp_out, w->inner, layer, layer->mlp_out_norm, step, w, me, counters + 6);
 }
 
 int64_t decoder_scratch_floats(const Decoder *decoder) {
@@ -91,15 +98,15 @@ int64_t decoder_scratch_floats(const Decoder *decoder) {
 
 void run_decoder(const Decoder *decoder, const Step *step, const Workspace *workspace, int64_t num_threads) {
     memset(workspace->counters, 0, (decoder->num_layers + 1) * 8 * sizeof(Counter));
+    Barrier barrier = {0};
 #pragma omp parallel num_threads(num_threads)
     {
         Workspace w = *workspace;
-        float *scratch = w.scratch + omp_get_thread_num() * w.thread_floats;
-        int team = omp_get_num_threads();
+        Member me = {w.scratch + omp_get_thread_num() * w.thread_floats, omp_get_num_threads(), &barrier};
         for (int64_t i = 0; i < decoder->num_layers; i++)
-            run_layer(decoder->layers + i, step, &w, scratch, team, w.counters + 8 * i);
+            run_layer(decoder->layers + i, step, &w, &me, w.counters + 8 * i);
         LinearInput input = {.rows = w.hidden, .m = step->num_last, .row_stride = decoder->hidden,
                              .row_ids = step->last_rows, .norm = decoder->final_norm, .norm_eps = decoder->final_norm_eps};
-        linear_tasks(&decoder->head, &input, w.logits, 0, scratch, team, w.counters + 8 * decoder->num_layers);
+        linear_tasks(&decoder->head, &input, w.logits, 0, me.scratch, me.team, w.counters + 8 * decoder->num_layers);
     }
 }
