@@ -5,11 +5,11 @@ import socket
 
 
 class PortTaken(RuntimeError):
-    """Somebody else listens on the port that was asked for."""
+    """Nobody can listen at the address that was asked for, or somebody else does."""
 
 
 def check_free(host: str, port: int) -> None:
-    """Raises PortTaken when another process holds the port, OSError when `host` is no address of this machine.
+    """Raises PortTaken when another process holds the port or `host` is no address of this machine.
 
     Ray's proxies share ports (SO_REUSEPORT): without this check two clusters would share each other's traffic.
     """
@@ -24,7 +24,7 @@ def check_free(host: str, port: int) -> None:
                 raise PortTaken(
                     f"port {port} on {host} cannot be taken ({error.strerror}); choose another --port"
                 ) from error
-            raise
+            raise PortTaken(f"host must be an address of this machine, got {host!r} ({error.strerror})") from error
 
 
 class FreePorts:

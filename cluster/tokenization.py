@@ -39,6 +39,7 @@ class ChatTokenizer:
         self._backend = backend
         self._control_tokens = ControlTokens(backend)
         self._token_bytes = TokenBytes(backend)
+        self._longest_token = max(len(token.encode()) for token in backend.get_vocab(with_added_tokens=True))
         template = str(self._tokenizer.chat_template or "")
         self._template_shows_calls = "tool_calls" in template
         self._template_takes_tools = "<tool_call>" in template and "tools" in template
@@ -69,6 +70,10 @@ class ChatTokenizer:
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await self._run(len(token_ids), self._backend.decode, list(token_ids), False)
+
+    def min_tokens(self, num_bytes: int) -> int:
+        """No text of so many UTF-8 bytes has fewer tokens: a token's name is never shorter than what it stands for."""
+        return -(-num_bytes // self._longest_token)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]

@@ -98,6 +98,7 @@ class GenerationApi:
 
     async def read_completion(self, fields: dict[str, Any]) -> tuple[CompletionRequest, list[list[int]]]:
         """The checked body and its prompts. Raises ApiError."""
+        self._reader.refuse_long_ids(fields.get("prompt"))
         body = validate(CompletionRequest, drop_unsupported(fields, COMPLETION_NEUTRAL))
         self._check_common(body, len(body.prompt))
         return body, await self._reader.prompts(body.prompt)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from cluster.api.chat_request import ChatMessage
-from cluster.api.errors import bad_request, context_length_exceeded
+from cluster.api.errors import ApiError, bad_request, context_length_exceeded
 from cluster.api.tools import Tool
 
 
@@ -20,6 +20,7 @@ class Tokenizer(Protocol):
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
     ) -> list[int]: ...
     async def decode(self, token_ids: Sequence[int]) -> str: ...
+    def min_tokens(self, num_bytes: int) -> int: ...
     def token_strings(self, token_ids: Sequence[int]) -> list[str]: ...
     def token_bytes(self, token_id: int) -> bytes: ...
     def is_special(self, token_id: int) -> bool: ...
@@ -36,10 +37,10 @@ class PromptReader:
 
     async def chat(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> list[int]:
         begin = time.perf_counter()
+        rendered = [message.for_template() for message in messages]
+        self._refuse_long_text("".join(str(message.get("content") or "") for message in rendered), "messages")
         try:
-            ids = await self.tokenizer.encode_chat(
-                [message.for_template() for message in messages], [tool.for_template() for tool in tools]
-            )
+            ids = await self.tokenizer.encode_chat(rendered, [tool.for_template() for tool in tools])
         except ValueError as error:
             raise bad_request(f"Invalid value for messages: {error}", "messages") from error
         self._observe_seconds(time.perf_counter() - begin)
@@ -58,6 +59,7 @@ class PromptReader:
     async def _prompt(self, prompt: str | list[int]) -> list[int]:
         if not isinstance(prompt, str):
             return self.checked(prompt, "prompt")
+        self._refuse_long_text(prompt, "prompt")
         begin = time.perf_counter()
         ids = await self.tokenizer.encode(prompt)
         self._observe_seconds(time.perf_counter() - begin)
@@ -68,13 +70,29 @@ class PromptReader:
         if not ids:
             raise bad_request(f"Invalid value for {param}: it gives no tokens", param)
         if len(ids) >= self._max_model_len:
-            raise context_length_exceeded(
-                f"This model's maximum context length is {self._max_model_len} tokens, one of them at least for the "
-                f"answer; your {param} has {len(ids)} tokens.",
-                param,
-            )
+            raise self._too_long(f"{len(ids)}", param)
         self.check_vocabulary(ids, param)
         return ids
+
+    def refuse_long_ids(self, prompt: Any) -> None:
+        """Takes an unchecked prompt field; ids beyond the window are refused before millions are looked at (57)."""
+        lists = prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], list) else [prompt]
+        for ids in lists:
+            if isinstance(ids, list) and len(ids) >= self._max_model_len and type(ids[0]) is int:
+                raise self._too_long(f"{len(ids)}", "prompt")
+
+    def _refuse_long_text(self, text: str, param: str) -> None:
+        """A text that cannot fit whatever its tokens are is refused before seconds of tokenising (57)."""
+        fewest = self.tokenizer.min_tokens(len(text.encode()))
+        if fewest >= self._max_model_len:
+            raise self._too_long(f"at least {fewest}", param)
+
+    def _too_long(self, count: str, param: str) -> ApiError:
+        return context_length_exceeded(
+            f"This model's maximum context length is {self._max_model_len} tokens, one of them at least for the "
+            f"answer; what you sent as {param} has {count} tokens.",
+            param,
+        )
 
     def check_vocabulary(self, ids: Sequence[int], param: str) -> None:
         if not ids:

@@ -184,3 +184,9 @@ def test_the_command_line_starts_without_loading_torch_or_ray() -> None:
     code = "import sys; from cluster import cli, serve_command; print(sorted({'torch', 'ray'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_a_host_that_is_not_here_is_named() -> None:
+    for host in ("999.1.1.1", "192.0.2.7"):
+        with pytest.raises(PortTaken, match=f"host must be an address of this machine, got '{host}'"):
+            check_free(host, 18999)

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from cluster.api.failures import from_exception
+from cluster.tokenization import ChatTokenizer
 from tests.cluster.api.conftest import WINDOW, Api
 from tests.cluster.openai_schema import check
 
@@ -143,6 +144,28 @@ async def test_14_a_prompt_beyond_the_window(api: Api, stream: bool) -> None:
         assert str(WINDOW) in error["message"]
         api.failures.clear()
     assert f"has {WINDOW} tokens" in error["message"]
+
+
+async def test_57_a_hopeless_prompt_is_refused_unread(
+    api: Api, tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Millions of ids are not validated one by one, and megabytes of text are not tokenised."""
+
+    async def tokenise(*args: Any) -> list[int]:
+        raise RuntimeError("it was tokenised")
+
+    monkeypatch.setattr(tokenizer, "encode", tokenise)
+    monkeypatch.setattr(tokenizer, "encode_chat", tokenise)
+    wrong_at_the_end = [1] * 15_000 + ["no id"]
+    words = "word " * 10_000
+    for call, prompt in (
+        (api.complete, wrong_at_the_end),
+        (api.complete, [[1], wrong_at_the_end]),
+        (api.complete, words),
+        (api.chat, words),
+    ):
+        assert refused(api, await call(prompt))["code"] == "context_length_exceeded"
+        api.failures.clear()
 
 
 async def test_15_an_answer_that_does_not_fit_behind_the_prompt(api: Api) -> None:
