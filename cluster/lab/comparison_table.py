@@ -19,10 +19,10 @@ def comparison_table(comparison: Comparison) -> Group:
         reuse,
         arms,
         [
-            ("hit tokens", lambda arm: arm.hit_tokens, "{:,.0f}", max),
-            ("of all", lambda arm: arm.hit_tokens / arm.prompt_tokens, "{:.1%}", max),
-            ("prefill saved, s", lambda arm: arm.prefill_saved_seconds, "{:,.0f}", max),
-            ("busiest/mean", lambda arm: arm.busiest_over_mean, "{:.2f}", min),
+            ("hit tokens", lambda arm: arm.hit_tokens, "{:,.0f}".format, max),
+            ("of all", lambda arm: arm.hit_tokens / arm.prompt_tokens, "{:.1%}".format, max),
+            ("prefill saved, s", lambda arm: arm.prefill_saved_seconds, "{:,.0f}".format, max),
+            ("busiest/mean", lambda arm: arm.busiest_over_mean, "{:.2f}".format, min),
         ],
     )
     times = Table(title="Seconds, each as p50, p95 and p99", title_justify="left", padding=(0, 0, 0, 1))
@@ -30,7 +30,7 @@ def comparison_table(comparison: Comparison) -> Group:
         times,
         arms,
         [
-            (name if percent == 50 else f"p{percent}", _percentile(name.lower(), percent), "{:.3g}", min)
+            (name if percent == 50 else f"p{percent}", _percentile(name.lower(), percent), _three_digits, min)
             for name in ("TTFT", "total", "queue")
             for percent in (50, 95, 99)
         ],
@@ -61,18 +61,18 @@ def caption(scenario: Scenario) -> str:
     )
 
 
-_Column = tuple[str, Callable[[ArmRuns], float], str, Callable[[Sequence[float]], float]]
-"""Heading, value, format, and which of the values is the best."""
+_Column = tuple[str, Callable[[ArmRuns], float], Callable[[float], str], Callable[[Sequence[float]], float]]
+"""Heading, value, how it is written, and which of the values is the best."""
 
 
 def _fill(table: Table, arms: Sequence[ArmRuns], columns: Sequence[_Column]) -> None:
     table.add_column("policy", no_wrap=True)
     rows = [[arm.policy] for arm in arms]
-    for name, value_of, layout, best_of in columns:
+    for name, value_of, write, best_of in columns:
         table.add_column(name, justify="right", no_wrap=True)
         values = [value_of(arm) for arm in arms]
         for row, value in zip(rows, values, strict=True):
-            text = layout.format(value)
+            text = write(value)
             row.append(f"[bold]{text}[/bold]" if value == best_of(values) else text)
     for row in rows:
         table.add_row(*row)
@@ -80,6 +80,11 @@ def _fill(table: Table, arms: Sequence[ArmRuns], columns: Sequence[_Column]) -> 
 
 def _percentile(name: str, percent: float) -> Callable[[ArmRuns], float]:
     return lambda arm: arm.percentile(f"{name}_seconds", percent)
+
+
+def _three_digits(seconds: float) -> str:
+    decimals = 0 if seconds >= 100.0 else 1 if seconds >= 10.0 else 2 if seconds >= 1.0 else 3
+    return f"{seconds:,.{decimals}f}"
 
 
 def _distances(comparison: Comparison) -> list[str]:

@@ -18,15 +18,15 @@ class RequestProgress:
         self._pending = 0
 
     def begin(self, what: str) -> None:
-        self._flush()
+        self.flush()
         self._progress.update(self._task, description=what)
 
     def advance(self, count: int = 1) -> None:
         self._pending += count
         if self._pending >= REFRESH_REQUESTS:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         self._progress.advance(self._task, self._pending)
         self._pending = 0
 
@@ -37,4 +37,6 @@ def request_progress(console: Console, total: int) -> Iterator[RequestProgress]:
         SpinnerColumn(), TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
-        yield RequestProgress(progress, total)
+        shown = RequestProgress(progress, total)
+        yield shown
+        shown.flush()
