@@ -27,12 +27,14 @@ def build_app(args: dict[str, Any]) -> Any:
     """The application for `import_path: cluster.app:build_app`; args are settings of ServeConfig.
 
     Resolves the model itself. Without `redis_url` routers share nothing and know only what they sent; without `secret`
-    one is drawn. Raises ValueError or ModelUnavailable, which `serve status` shows.
+    one is drawn. Where it listens is Serve's affair: without keys administration is open only where `host` is given and
+    says that this is loopback. Raises ValueError or ModelUnavailable, which `serve status` shows.
     """
     from cluster.model_store import resolve_model
 
     config = ServeConfig.load(args)
-    return application(config, cluster_spec(config, resolve_model(config.model)))
+    spec = cluster_spec(config, resolve_model(config.model))
+    return application(config, replace(spec, admin_open=spec.admin_open and "host" in args))
 
 
 def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
