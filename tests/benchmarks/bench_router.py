@@ -8,6 +8,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -22,34 +23,48 @@ OUT = Path(__file__).parent / "out" / "router.json"
 Verdict = tuple[str, bool, str]
 
 
+@dataclass
+class BenchReport:
+    """What was found so far; written after each part, so that an interrupted run keeps what it has."""
+
+    rows: list[router_micro.Row] = field(default_factory=list)
+    slowness: float | None = None
+    cells: list[router_matrix.CellResult] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    def write(self) -> None:
+        bars = [{"bar": bar, "holds": good, "measured": text} for bar, good, text in self.verdicts]
+        found = {"rows": self.rows, "slowness": self.slowness, **router_matrix.to_json(self.cells), "bars": bars}
+        OUT.parent.mkdir(exist_ok=True)
+        OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     console = Console()
     started = time.monotonic()
-    verdicts: list[Verdict] = []
-    report: dict[str, object] = {"rows": [], "policies": {}}
+    report = BenchReport()
     if args.part in ("all", "micro"):
-        slowness = router_micro.calibration()
-        rows = router_micro.all_micro_rows()
-        slowness = max(slowness, router_micro.calibration())
-        report |= {"rows": rows, "slowness": slowness}
-        console.print(f"This machine is {slowness:.2f} times as slow as the one the bars are for, at its quiet speed.")
-        verdicts += router_micro.micro_verdicts(rows, slowness)
-        for row in rows:
-            if "skipped" in row:
-                console.print(f"{row['work']}: left out {row['skipped']}", style="yellow", highlight=False)
+        _micro(report, console)
     if args.part in ("all", "matrix"):
-        results = _matrix(args, console)
-        report |= router_matrix.to_json(results)
-        verdicts += [verdict for result in results for verdict in router_matrix.verdicts(result)]
-        console.print(_matrix_table(results))
-    report["bars"] = [{"bar": bar, "holds": good, "measured": text} for bar, good, text in verdicts]
-    OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for bar, good, text in verdicts:
+        _matrix(args, report, console)
+        console.print(_matrix_table(report.cells))
+    for bar, good, text in report.verdicts:
         console.print(f"{'holds ' if good else 'MISSED'} {bar}: {text}", style=None if good else "red", highlight=False)
     console.print(f"{OUT} written after {time.monotonic() - started:.0f} s")
     return 0
+
+
+def _micro(report: BenchReport, console: Console) -> None:
+    slowness = router_micro.calibration()
+    report.rows = router_micro.all_micro_rows()
+    report.slowness = slowness = max(slowness, router_micro.calibration())
+    console.print(f"This machine is {slowness:.2f} times as slow as the one the bars are for, at its quiet speed.")
+    for row in report.rows:
+        if "skipped" in row:
+            console.print(f"{row['work']}: left out {row['skipped']}", style="yellow", highlight=False)
+    report.verdicts += router_micro.micro_verdicts(report.rows, slowness)
+    report.write()
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -65,7 +80,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _matrix(args: argparse.Namespace, console: Console) -> list[router_matrix.CellResult]:
+def _matrix(args: argparse.Namespace, report: BenchReport, console: Console) -> None:
     traces = args.traces.split(",")
     cells = router_matrix.full_cells(traces) if args.full else router_matrix.default_cells(traces)
     cost_model = CostModel.read(args.cost_model) if args.cost_model else DEFAULT_COST_MODEL
@@ -75,6 +90,9 @@ def _matrix(args: argparse.Namespace, console: Console) -> list[router_matrix.Ce
 
         def on_cell(result: router_matrix.CellResult) -> None:
             progress.update(task, advance=1, description=result.cell.label)
+            report.cells.append(result)
+            report.verdicts += router_matrix.verdicts(result)
+            report.write()
             if result.scenario["cache_at_floor"]:
                 share = result.scenario["cache_share"]
                 progress.console.print(
@@ -83,21 +101,24 @@ def _matrix(args: argparse.Namespace, console: Console) -> list[router_matrix.Ce
                     highlight=False,
                 )
 
-        return router_matrix.run_matrix(
+        report.cells = router_matrix.run_matrix(
             cells, args.requests, list(range(1, args.seeds + 1)), args.jobs, cost_model, args.trace_folder, on_cell
         )
+    report.write()
 
 
 def _matrix_table(results: Sequence[router_matrix.CellResult]) -> Table:
-    table = Table(title=f"{DEFAULT_POLICY} against the first in TTFT p99 and the second best", title_justify="left")
-    for name in ("trace@replicas@load", "ours p99", "first", "its p99", "hit ours", "hit first", "busy ours"):
-        table.add_column(name, justify="left" if name in ("trace@replicas@load", "first") else "right")
+    table = Table(title=f"{DEFAULT_POLICY} against the first in TTFT p99", title_justify="left")
+    for name in ("trace@replicas@load", "first"):
+        table.add_column(name, no_wrap=True)
+    for name in ("p99", "its p99", "hit", "its hit", "busy"):
+        table.add_column(name, justify="right")
     for result in results:
         ours, first = result.policies[DEFAULT_POLICY], result.policies[result.first]
         table.add_row(
             result.cell.label,
-            f"{ours['ttft_p99']:.2f}",
             result.first,
+            f"{ours['ttft_p99']:.2f}",
             f"{first['ttft_p99']:.2f}",
             f"{ours['hit_share']:.3f}",
             f"{first['hit_share']:.3f}",
