@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 
 from cluster.config import ServeConfig
-from cluster.model_facts import ModelFacts, read_model_facts
+from cluster.model_facts import read_model_facts
 from cluster.sizes import format_bytes
 
 PROCESS_BYTES = 350 * 1024**2
@@ -16,13 +16,9 @@ def check_memory(config: ServeConfig, model_dir: Path, available_bytes: int | No
     """Weights, interpreter and the KV memory that was asked for, of all replicas, against what is available.
 
     The rest (activations, a pool by number of blocks) is the engine's own check. Replicas on GPUs keep their weights
-    there, so only the interpreters count. Raises ValueError with the numbers, also where the window is longer than the
-    model's or the KV memory does not hold one request.
+    there, so only the interpreters count. Raises ValueError with the numbers.
     """
     facts = read_model_facts(model_dir)
-    window = facts.max_model_len(config.max_model_len)
-    if config.kv_memory is not None and config.num_blocks is None:
-        _check_one_request_fits(config, str(model_dir), facts, window)
     weights = kv_memory = 0
     if not config.gpus_per_replica:
         weights = facts.loaded_bytes(facts.resolved_dtype(config.dtype, on_gpu=False))
@@ -37,12 +33,18 @@ def check_memory(config: ServeConfig, model_dir: Path, available_bytes: int | No
         )
 
 
-def _check_one_request_fits(config: ServeConfig, model_dir: str, facts: ModelFacts, window: int) -> None:
+def check_one_request_fits(config: ServeConfig, model_dir: Path) -> None:
+    """Raises ValueError where the window is longer than the model's or the given KV memory does not hold one request,
+    UnsupportedModel where the model cannot be served."""
+    facts = read_model_facts(model_dir)
+    window = facts.max_model_len(config.max_model_len)
+    if config.kv_memory is None or config.num_blocks is not None:
+        return
     from replica.model_footprint import model_footprint  # imports torch: only where there is something to check
 
     dtype = facts.resolved_dtype(config.dtype, on_gpu=config.gpus_per_replica > 0)
-    needed = model_footprint(model_dir, dtype).request_bytes(window, config.block_size)
-    if config.kv_memory is not None and config.kv_memory < needed:
+    needed = model_footprint(str(model_dir), dtype).request_bytes(window, config.block_size)
+    if config.kv_memory < needed:
         raise ValueError(
             f"kv_memory must hold one request of max_model_len={window} tokens ({format_bytes(needed)}), "
             f"got {format_bytes(config.kv_memory)}"

@@ -15,7 +15,7 @@ from cluster.default_model import ModelUnavailable
 from cluster.embedded_redis import RedisUnavailable
 from cluster.free_ports import PortTaken, check_free
 from cluster.gpu_check import check_gpus
-from cluster.memory_check import check_memory
+from cluster.memory_check import check_memory, check_one_request_fits
 from cluster.model_store import resolve_model
 from cluster.startup_report import StartupReport
 
@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         check_gpus(config)
         model_dir = resolve_model(config.model, console)
         check_memory(config, model_dir)
+        check_one_request_fits(config, model_dir)
     except KeyboardInterrupt:
         return INTERRUPTED
     except REFUSALS as error:
