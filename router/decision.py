@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from cache.block_hasher import BlockKey
 from router.ladder import Rung
@@ -22,8 +23,7 @@ class Outcome(StrEnum):
     UNSCORED = "unscored"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaScore:
+class ReplicaScore(NamedTuple):
     """One candidate as the policy saw it. score: lower wins; None where the policy did not compare it."""
 
     replica_id: str
@@ -67,6 +67,6 @@ class Decision:
             "num_tokens": self.num_tokens,
             "predicted_hit_tokens": self.predicted_hit_tokens,
             "reachable_hit_tokens": self.reachable_hit_tokens,
-            "scores": [{name: getattr(score, name) for name in ReplicaScore.__slots__} for score in self.scores],
+            "scores": [score._asdict() for score in self.scores],
             "phase_seconds": dict(self.phase_seconds),
         }

@@ -102,6 +102,8 @@ class LoadTracker:
         self._answer_seconds = old + ANSWER_WEIGHT * (seconds - old) if old else seconds
 
     def recent(self, now: float) -> float:
+        if not self._recent:
+            return 0.0
         age = max(0.0, now - self._recent_at)
         return float(self._recent * 0.5 ** (age / RECENT_HALF_LIFE_SECONDS))
 

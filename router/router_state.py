@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from cache.block_hasher import BlockKey
-from cache.events import BlocksRemoved, BlocksStored, KVEvent
+from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 from cache.wire import ReplicaLoad, ReplicaRegistration, Reservation
 from router.index_mirror import IndexMirror, SlotStats
 from router.known_replica import KnownReplica
@@ -15,7 +15,7 @@ from router.ladder import Rung
 from router.replica_view import LoadChange, ReplicaView
 from router.reservations import TRANSIT_SECONDS, ReservationLedger
 
-KEYS_PER_HOLD = 4096
+KEYS_PER_HOLD = 1024
 """So many keys are written in one hold of the lock: the snapshot of a large replica must not stop routing."""
 FAILED_SECONDS = 3.0
 """So long a replica that failed is a last resort, and what Redis still says about it is not believed."""
@@ -79,16 +79,18 @@ class RouterState:
     def apply(self, registration: ReplicaRegistration, events: Iterable[KVEvent]) -> bool:
         """False where this incarnation does not count any more."""
         for event in events:
-            with self._lock:
-                known = self._replicas.get(registration.replica_id)
-                if known is None or known.registration != registration:
-                    return False
-                if isinstance(event, BlocksStored):
-                    self._mirror.store(known.slot, event.keys)
-                elif isinstance(event, BlocksRemoved):
-                    self._mirror.remove(known.slot, event.keys)
-                else:
-                    self._renew_slot(known)
+            keys = () if isinstance(event, CacheCleared) else event.keys
+            for start in range(0, len(keys) or 1, KEYS_PER_HOLD):
+                with self._lock:
+                    known = self._replicas.get(registration.replica_id)
+                    if known is None or known.registration != registration:
+                        return False
+                    if isinstance(event, BlocksStored):
+                        self._mirror.store(known.slot, keys[start : start + KEYS_PER_HOLD])
+                    elif isinstance(event, BlocksRemoved):
+                        self._mirror.remove(known.slot, keys[start : start + KEYS_PER_HOLD])
+                    else:
+                        self._renew_slot(known)
         return True
 
     def clear(self) -> None:

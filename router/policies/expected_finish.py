@@ -1,10 +1,10 @@
 """The default: where the request will be served soonest, counting what the choice costs the others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from statistics import median
 from types import MappingProxyType
+from typing import NamedTuple
 
 from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
 from router.policies.prefill_rates import prefill_rates
@@ -14,8 +14,7 @@ DEFAULT_PREFILL_RATE = 1000.0
 DEFAULT_DECODE_STEP_SECONDS = 0.03
 
 
-@dataclass(frozen=True, slots=True)
-class Speeds:
+class Speeds(NamedTuple):
     """What was measured, with gaps filled.
 
     prefill_rates: tokens per second of each replica; usual_rate is the middle one. decode_step, decode_slope: seconds
@@ -89,21 +88,22 @@ class ExpectedFinishPolicy(Policy):
         return PolicyChoice(chosen.replica_id, reason, scores)
 
     def _score(self, request: RequestShape, replica: ReplicaView, speeds: Speeds) -> float:
-        weights, rate = self.weights, speeds.prefill_rates[replica.replica_id]
+        weights, rate, running = self.weights, speeds.prefill_rates[replica.replica_id], replica.num_running
         new_tokens = max(0, request.num_tokens - replica.hit_tokens)
-        first_token = (replica.queued_prefill_tokens + new_tokens) / rate
-        num_running = min(speeds.num_running, 2.0 * replica.num_running)
+        num_running = min(speeds.num_running, 2.0 * running)
         num_waiting = min(speeds.num_waiting, 2.0 * replica.num_waiting + 1.0)
         delayed = weights["work"] + weights["stall"] * num_running + weights["behind"] * num_waiting
-        decode = 2.0 * speeds.answer_tokens * replica.num_running * speeds.decode_slope
-        recent = min(replica.recent_prefill_tokens, weights["recent_cap"] * request.num_tokens) / rate
-        return (
-            first_token
-            + weights["memory"] * _memory_seconds(request, replica, speeds)
+        score = (
+            (replica.queued_prefill_tokens + new_tokens) / rate
             + new_tokens / speeds.usual_rate * delayed
-            + weights["decode"] * decode
-            + weights["recent"] * recent * speeds.idle_share
+            + weights["decode"] * 2.0 * speeds.answer_tokens * running * speeds.decode_slope
         )
+        if running and replica.num_blocks:
+            score += weights["memory"] * _memory_seconds(request, replica, speeds)
+        if speeds.idle_share:
+            recent = min(replica.recent_prefill_tokens, weights["recent_cap"] * request.num_tokens) / rate
+            score += weights["recent"] * recent * speeds.idle_share
+        return score
 
     def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:
         """A replica that measured nothing gets the median, and none counts as more than four times off it: one odd
@@ -112,38 +112,43 @@ class ExpectedFinishPolicy(Policy):
         middle = median(rates.values())
         rates = {name: min(max(rate, middle / 4), middle * 4) for name, rate in rates.items()}
         base = self.weights["batch_base"]
-        busy = [
-            r.decode_step_seconds / (r.num_running + base) for r in replicas if r.num_running and r.decode_step_seconds
-        ]
-        steps = [r.decode_step_seconds for r in replicas if r.decode_step_seconds] or [DEFAULT_DECODE_STEP_SECONDS]
-        step = median(steps)
-        answers = [r.answer_seconds for r in replicas if r.answer_seconds]
+        steps, slopes, answers = [], [], []
+        num_running = num_waiting = num_idle = 0
+        for replica in replicas:
+            num_running += replica.num_running
+            num_waiting += replica.num_waiting
+            num_idle += not replica.num_running and not replica.num_waiting
+            if replica.decode_step_seconds:
+                steps.append(replica.decode_step_seconds)
+                if replica.num_running:
+                    slopes.append(replica.decode_step_seconds / (replica.num_running + base))
+            if replica.answer_seconds:
+                answers.append(replica.answer_seconds)
+        step = median(steps) if steps else DEFAULT_DECODE_STEP_SECONDS
         answer_tokens = max(1.0, sum(answers) / len(answers) / step) if answers else self.weights["new_tokens"]
         return Speeds(
             prefill_rates=rates,
             usual_rate=middle,
             decode_step=step,
-            decode_slope=median(busy) if busy else min(steps) / (1 + base),
+            decode_slope=median(slopes) if slopes else min(steps, default=step) / (1 + base),
             answer_tokens=min(request.max_new_tokens, answer_tokens),
-            num_running=sum(r.num_running for r in replicas) / len(replicas),
-            num_waiting=sum(r.num_waiting for r in replicas) / len(replicas),
-            idle_share=sum(not r.num_in_flight for r in replicas) / len(replicas),
+            num_running=num_running / len(replicas),
+            num_waiting=num_waiting / len(replicas),
+            idle_share=num_idle / len(replicas),
         )
 
 
 def _memory_seconds(request: RequestShape, replica: ReplicaView, speeds: Speeds) -> float:
-    """How long until running requests have given back the blocks that are missing; 0 where nobody told of blocks.
+    """How long until running requests have given back the blocks that are missing.
 
     Who waits is taken to need as much as who runs, who runs to be half through its answer, and a hit to lie in blocks
     that somebody holds.
     """
-    if not replica.num_running or not replica.num_blocks:
-        return 0.0
     held_by_one = replica.num_active_blocks / replica.num_running
     own = (request.num_tokens - replica.hit_tokens + speeds.answer_tokens) / request.block_size
     growth = replica.num_running * speeds.answer_tokens / 2.0 / request.block_size
     missing = replica.num_active_blocks + growth + replica.num_waiting * held_by_one + own - replica.num_blocks
-    if missing <= 0.0 or not held_by_one:
+    if missing <= 0.0 or not replica.num_active_blocks:
         return 0.0
     step = replica.decode_step_seconds or speeds.decode_step
     return missing / replica.num_active_blocks * speeds.answer_tokens * step

@@ -28,13 +28,12 @@ class BenchReport:
     """What was found so far; written after each part, so that an interrupted run keeps what it has."""
 
     rows: list[router_micro.Row] = field(default_factory=list)
-    slowness: float | None = None
     cells: list[router_matrix.CellResult] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 
     def write(self) -> None:
         bars = [{"bar": bar, "holds": good, "measured": text} for bar, good, text in self.verdicts]
-        found = {"rows": self.rows, "slowness": self.slowness, **router_matrix.to_json(self.cells), "bars": bars}
+        found = {"rows": self.rows, **router_matrix.to_json(self.cells), "bars": bars}
         OUT.parent.mkdir(exist_ok=True)
         OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
@@ -56,14 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _micro(report: BenchReport, console: Console) -> None:
-    slowness = router_micro.calibration()
     report.rows = router_micro.all_micro_rows()
-    report.slowness = slowness = max(slowness, router_micro.calibration())
-    console.print(f"This machine is {slowness:.2f} times as slow as the one the bars are for, at its quiet speed.")
+    report.verdicts += router_micro.micro_verdicts(report.rows)
+    slowness = [row["slowness"] for row in report.rows]
+    console.print(
+        f"This machine was {min(slowness):.2f} to {max(slowness):.2f} times as slow as the one that the bars are for "
+        "is at its quiet speed; absolute times are scaled by that.",
+        highlight=False,
+    )
     for row in report.rows:
         if "skipped" in row:
             console.print(f"{row['work']}: left out {row['skipped']}", style="yellow", highlight=False)
-    report.verdicts += router_micro.micro_verdicts(report.rows, slowness)
     report.write()
 
 
