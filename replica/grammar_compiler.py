@@ -20,34 +20,46 @@ class GrammarCompiler:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = sorted(eos_token_ids)
+        self._compiling = threading.Lock()
         self._lock = threading.Lock()
+        """Of the dictionary alone, so that the engine's thread never waits for a compilation."""
         self._vocabulary: Any = None
         self._compiled: OrderedDict[str, Any] = OrderedDict()
 
     def prepare(self, grammar: str) -> None:
         """Raises RequestRefused where the grammar cannot be compiled."""
-        with self._lock:
-            self._compile(grammar)
+        with self._compiling:
+            if self._copy(grammar) is None:
+                compiled = self._compile(grammar)
+                with self._lock:
+                    self._compiled[grammar] = compiled
+                    while len(self._compiled) > _MAX_CACHED:
+                        self._compiled.popitem(last=False)
 
     def matcher(self, grammar: str) -> Any:
         """A fresh `llguidance.LLMatcher` at the grammar's start. Raises RequestRefused."""
+        matcher = self._copy(grammar)
+        while matcher is None:  # not prepared, or so long ago that others have taken its place
+            self.prepare(grammar)
+            matcher = self._copy(grammar)
+        return matcher
+
+    def _copy(self, grammar: str) -> Any:
         with self._lock:
-            return self._compile(grammar).deep_copy()
+            compiled = self._compiled.get(grammar)
+            if compiled is None:
+                return None
+            self._compiled.move_to_end(grammar)
+            return compiled.deep_copy()
 
     def _compile(self, grammar: str) -> Any:
-        matcher = self._compiled.get(grammar)
-        if matcher is None:
-            # Imported with the first grammar: most engines never see one.
-            from llguidance import LLMatcher
+        # Imported with the first grammar: most engines never see one.
+        from llguidance import LLMatcher
 
-            matcher = LLMatcher(self._ensure_vocabulary(), grammar, log_level=0)
-            if matcher.is_error():
-                message = matcher.get_error().splitlines()[0][:500]
-                raise RequestRefused(f"the answer's grammar cannot be used: {message}", param="response_format")
-            self._compiled[grammar] = matcher
-        self._compiled.move_to_end(grammar)
-        while len(self._compiled) > _MAX_CACHED:
-            self._compiled.popitem(last=False)
+        matcher = LLMatcher(self._ensure_vocabulary(), grammar, log_level=0)
+        if matcher.is_error():
+            message = matcher.get_error().splitlines()[0][:500]
+            raise RequestRefused(f"the answer's grammar cannot be used: {message}", param="response_format")
         return matcher
 
     def _ensure_vocabulary(self) -> Any:
