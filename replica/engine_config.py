@@ -17,6 +17,8 @@ class EngineConfig:
     max_num_seqs: requests that run at once. max_num_batched_tokens: the token budget of a step.
     max_waiting_requests, max_waiting_tokens: beyond these a request is refused (HTTP 429).
     watermark: share of the pool that admission leaves free as headroom (49, A24).
+    compress_weights: on CPUs, keep each weight matrix in the smallest form from which the very same fp32 numbers come
+        out again (bfloat16, int8 or int4 with scales): decoding is as fast as memory is.
     threads: torch threads; None is the cores of the machine shared among replicas by the caller.
     """
 
@@ -36,6 +38,7 @@ class EngineConfig:
     max_waiting_tokens: int = 1_000_000
     watermark: float = 0.01
     prefix_caching: bool = True
+    compress_weights: bool = True
     threads: int | None = None
 
     def __post_init__(self) -> None:

@@ -83,8 +83,9 @@ def _verified_backend(
     for backend, page_size in candidates:
         try:
             forward = fastest_forward(
-                loaded.model, shapes, backend, page_size, loaded.vocab_size, loaded.max_model_len, reference
-            )
+                loaded.model, shapes, backend, page_size, loaded.vocab_size, loaded.max_model_len, reference,
+                compress=config.compress_weights,
+            )  # fmt: skip
         except UnsupportedModel as error:
             if backend is candidates[-1][0]:
                 raise

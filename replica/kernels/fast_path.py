@@ -35,12 +35,13 @@ def fastest_forward(
     vocab_size: int,
     max_model_len: int,
     reference: torch.Tensor,
+    compress: bool = True,
 ) -> Forward:
     """The fused decoder, else the model on packed weights, else the model itself; each must pass `verify_paged`.
 
     Raises UnsupportedModel where not even the model itself does.
     """
-    for name, build in _candidates(model, shapes, backend, vocab_size):
+    for name, build in _candidates(model, shapes, backend, vocab_size, compress):
         try:
             candidate = build()
             verify_paged(candidate, shapes, backend, page_size, vocab_size, reference)
@@ -55,15 +56,15 @@ def fastest_forward(
 
 
 def _candidates(
-    model: PreTrainedModel, shapes: list[LayerShape], backend: AttentionBackend, vocab_size: int
+    model: PreTrainedModel, shapes: list[LayerShape], backend: AttentionBackend, vocab_size: int, compress: bool
 ) -> Iterator[tuple[str, Callable[[], Forward]]]:
     """Only with native attention: whoever asks for another backend wants that backend's computation."""
     if isinstance(backend, NativeAttention):
         yield (
             "the fused decoder",
-            lambda: FusedDecoder(read_structure(model), shapes, layer_options(model, vocab_size)),
+            lambda: FusedDecoder(read_structure(model), shapes, layer_options(model, vocab_size), compress),
         )
-        yield "packed linear layers", lambda: with_packed_linears(model)
+        yield "packed linear layers", lambda: with_packed_linears(model, compress)
 
 
 def _verify_far(

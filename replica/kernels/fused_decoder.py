@@ -28,11 +28,19 @@ class FusedDecoder:
     dtype = torch.float32
     device = torch.device("cpu")
 
-    def __init__(self, structure: DecoderStructure, shapes: Sequence[LayerShape], options: Sequence[LayerOptions]):
+    def __init__(
+        self,
+        structure: DecoderStructure,
+        shapes: Sequence[LayerShape],
+        options: Sequence[LayerOptions],
+        compress: bool = True,
+    ):
         """Raises NotFusable where what the layers store and ask of attention is not what their projections give."""
         self._library = load_native()
         self._structure = structure
-        self._weights: list[Any] = []  # whatever the C structures point to
+        self._compress = compress
+        self._weights: list[PackedWeight] = []
+        self._norms: list[torch.Tensor] = []  # kept, because the C structures point to them
         self._ropes: dict[str | None, RopeTable] = {}
         num_layers = len(structure.layers)
         self._layers = (structs.DecoderLayer * num_layers)()
@@ -92,6 +100,11 @@ class FusedDecoder:
             logits = torch.tanh(logits / cap) * cap
         return CausalLMOutputWithPast(logits=logits.unsqueeze(0))
 
+    @property
+    def num_weight_bytes(self) -> int:
+        """What a step reads of weights, each once: with the bandwidth of memory the bound of a decode step."""
+        return sum(weight.num_bytes for weight in self._weights)
+
     def _fill_layer(
         self, target: structs.DecoderLayer, parts: LayerParts, shape: LayerShape, options: LayerOptions
     ) -> None:
@@ -130,14 +143,16 @@ class FusedDecoder:
             self._ropes[parts.rope_kind] = rope
 
     def _packed(self, linears: Sequence[torch.nn.Linear], gate: Any = "none") -> structs.Linear:
-        weight = PackedWeight([linear.weight for linear in linears], [linear.bias for linear in linears], gate)
+        weight = PackedWeight(
+            [linear.weight for linear in linears], [linear.bias for linear in linears], gate, self._compress
+        )
         self._weights.append(weight)
         return weight.struct
 
     def _kept(self, tensor: torch.Tensor | None) -> int | None:
         if tensor is None:
             return None
-        self._weights.append(tensor)
+        self._norms.append(tensor)
         return tensor.data_ptr()
 
     def _cover_positions(self, num_positions: int) -> None:

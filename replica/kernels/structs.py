@@ -10,10 +10,13 @@ class Linear(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("weight", c_void_p),
+        ("scales", c_void_p),
+        ("offsets", c_void_p),
         ("bias", c_void_p),
         ("n", c_int64),
         ("k", c_int64),
         ("gate", c_int64),
+        ("format", c_int64),
     ]
 
 
@@ -118,7 +121,6 @@ COUNTER_BYTES = 64
 def declare(library: ctypes.CDLL) -> None:
     """Sets argument and result types, without which ctypes would cut pointers to 32 bits."""
     library.panel_width.argtypes, library.panel_width.restype = [], c_int64
-    library.pack_weight.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64]
     library.run_linear.argtypes = [POINTER(Linear), c_void_p, c_int64, c_void_p, c_int64]
     library.attention_scratch_floats.argtypes = [POINTER(AttentionLayer)]
     library.attention_scratch_floats.restype = c_int64
@@ -127,5 +129,5 @@ def declare(library: ctypes.CDLL) -> None:
     ]  # fmt: skip
     library.decoder_scratch_floats.argtypes, library.decoder_scratch_floats.restype = [POINTER(Decoder)], c_int64
     library.run_decoder.argtypes = [POINTER(Decoder), POINTER(Step), POINTER(Workspace), c_int64]
-    for name in ("pack_weight", "run_linear", "run_attention", "run_decoder"):
+    for name in ("run_linear", "run_attention", "run_decoder"):
         getattr(library, name).restype = None

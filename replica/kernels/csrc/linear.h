@@ -6,12 +6,20 @@
 
 enum { NO_GATE = 0, GATE_SILU = 1, GATE_GELU_TANH = 2 };
 
-/* weight: packed, per panel [k][PANEL]. bias: [num_panels * PANEL] in packed order, or NULL.
+/* How a panel's weights are stored. Whatever the format, the same fp32 numbers are multiplied. */
+enum { FLOAT32 = 0, BFLOAT16 = 1, SCALED_INT8 = 2, AFFINE_INT4 = 3 };
+
+#define GROUP 32 /* inputs that share a scale */
+
+/* weight: packed, per panel [k][PANEL] floats, or [words][PANEL] of 32 bits that hold 2, 4 or 8 inputs each, the first in
+ * the lowest bits. scales, offsets: [num_panels][(k + GROUP - 1) / GROUP][PANEL]; a weight is scale * code (+ offset with int4).
+ * bias: [num_panels * PANEL] in packed order, or NULL.
  * With a gate each panel holds LANES gate columns and the LANES up columns they multiply. */
 typedef struct {
-    const float *weight, *bias;
+    const void *weight;
+    const float *scales, *offsets, *bias;
     int64_t n, k; /* columns that come out, columns that go in */
-    int64_t gate;
+    int64_t gate, format;
 } Linear;
 
 /* What goes in: `m` rows of [*, k], row i being row_ids[i] (NULL: i), normalised where norm is not NULL. */

@@ -19,7 +19,7 @@ INLINE void multiply(const int rows, const float *a, int64_t lda, const float *b
     for (int64_t t = 0; t < k; t++) {
         vec low = load(b), high = load(b + LANES);
         b += ldb;
-        if (ahead) __builtin_prefetch(ahead, 0, 3), ahead += ahead_step;
+        if (ahead) __builtin_prefetch(ahead + t * ahead_step, 0, 3);
         for (int i = 0; i < rows; i++) {
             vec factor = splat(a[i * lda + t]);
             sum[i][0] += factor * low;
