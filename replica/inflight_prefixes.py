@@ -6,7 +6,7 @@ from cache.block_hasher import BlockKey
 
 
 class InflightPrefixes:
-    """Keys of prompt blocks that running requests will commit soon: key -> the request that computes it first."""
+    """Keys of prompt blocks that requests will commit soon: key -> the request that computes it first."""
 
     def __init__(self) -> None:
         self._owner: dict[BlockKey, str] = {}
@@ -24,6 +24,9 @@ class InflightPrefixes:
         """The request has committed all its blocks or gives up; unknown requests are ignored."""
         for key in self._keys.pop(request_id, ()):
             del self._owner[key]
+
+    def __contains__(self, key: BlockKey) -> bool:
+        return key in self._owner
 
     def num_leading(self, keys: Sequence[BlockKey]) -> int:
         """How many of the keys, from the first on, somebody is computing."""

@@ -16,7 +16,8 @@ class Request:
     """What the engine knows of a request; only the engine's thread touches it.
 
     token_ids: prompt and generated tokens. num_computed_tokens: leading tokens whose K/V lie in the request's pages.
-    num_cached_at_arrival: what a match would have given when the request was queued.
+    num_cached_at_arrival: what a match would have given when the request was queued; num_found_at_arrival is that and
+    what others were about to compute of its prompt.
     num_cached_tokens: tokens served from cached pages at the first admission; None before it. block_keys: keys of the
     full blocks of token_ids, extended as tokens come. prompt_logprobs: of the prompt's tokens from the second on, as
     far as they are computed. rank: whose prompt is computed first, set by the scheduler; lower is earlier.
@@ -34,6 +35,7 @@ class Request:
         self.finish_reason: FinishReason | None = None
         self.num_computed_tokens = 0
         self.num_cached_at_arrival = 0
+        self.num_found_at_arrival = 0
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
         self.num_skips = 0

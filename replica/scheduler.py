@@ -3,7 +3,7 @@
 from bisect import insort
 from collections.abc import Iterator
 from heapq import merge
-from itertools import count
+from itertools import count, takewhile
 
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import NO_MATCH, KVCacheManager, PrefixMatch
@@ -53,7 +53,8 @@ class Scheduler:
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._watermark_pages = watermark_pages
-        self._inflight = InflightPrefixes()
+        self._inflight = InflightPrefixes()  # of running requests
+        self._queued = InflightPrefixes()  # of waiting ones
         self._arrived: list[Request] = []
         self._arrivals = count()
         self._num_planned_prompt_tokens = 0
@@ -66,13 +67,20 @@ class Scheduler:
     def num_queued_prefill_tokens(self) -> int:
         """Prompt tokens that are still to be computed, running prefills included.
 
-        What a waiting request found cached when it came is not among them: routers would take warm replicas for busy.
+        What a waiting request found cached when it came is not among them, nor what others before it will compute:
+        routers would take warm replicas for busy, and count a prefix once for each of its siblings.
         """
         running = sum(request.num_uncomputed_tokens for request in self.running if request.is_prefilling)
-        return running + sum(request.num_uncomputed_tokens - request.num_cached_at_arrival for request in self.waiting)
+        return running + sum(request.num_uncomputed_tokens - request.num_found_at_arrival for request in self.waiting)
 
     def add(self, request: Request) -> None:
         request.num_cached_at_arrival = self._match(request).num_tokens
+        request.num_found_at_arrival = request.num_cached_at_arrival
+        if self.manager.prefix_caching and not request.wants_prompt_logprobs:
+            missing = request.block_keys[request.num_cached_at_arrival // self.manager.block_size :]
+            expected = takewhile(lambda key: key in self._inflight or key in self._queued, missing)
+            request.num_found_at_arrival += sum(1 for _ in expected) * self.manager.block_size
+            self._queued.begin(request.id, missing)
         self.waiting.append(request)
         self._arrived.append(request)
 
@@ -192,6 +200,7 @@ class Scheduler:
     def _start(self, request: Request, match: PrefixMatch) -> None:
         if not self.manager.admit(request.id, match, request.num_tokens):
             raise RuntimeError(f"the pool refused request {request.id} although it fits")
+        self._queued.end(request.id)
         request.state = RequestState.RUNNING
         request.num_computed_tokens = match.num_tokens
         if request.num_cached_tokens is None:
@@ -225,6 +234,7 @@ class Scheduler:
         if request.state is RequestState.RUNNING:
             self._leave_running(request)
         elif request.state is RequestState.WAITING:
+            self._queued.end(request.id)
             self.waiting.remove(request)
         request.state = RequestState.FINISHED
 

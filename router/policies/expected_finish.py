@@ -45,7 +45,7 @@ class ExpectedFinishPolicy(Policy):
     next, those that run, and those that will stand behind it, about as many as wait now. So the more the fleet has to
     do, the more a hit is worth, because work done twice is then what everybody waits for. Who runs and waits is
     counted on a usual replica, so that among equally cold replicas only the first token and decoding decide; but where
-    little goes on, few are delayed: at most twice of what is there, and one more that comes.
+    little goes on, few are delayed: at most twice of what is there.
 
     Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
     any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
@@ -91,7 +91,7 @@ class ExpectedFinishPolicy(Policy):
         weights, rate, running = self.weights, speeds.prefill_rates[replica.replica_id], replica.num_running
         new_tokens = max(0, request.num_tokens - replica.hit_tokens)
         num_running = min(speeds.num_running, 2.0 * running)
-        num_waiting = min(speeds.num_waiting, 2.0 * replica.num_waiting + 1.0)
+        num_waiting = min(speeds.num_waiting, 2.0 * replica.num_waiting)
         delayed = weights["work"] + weights["stall"] * num_running + weights["behind"] * num_waiting
         score = (
             (replica.queued_prefill_tokens + new_tokens) / rate

@@ -203,3 +203,18 @@ def test_a18_releasing_twice_is_harmless(num_steps: int) -> None:
     target.release(request)
     target.release(request)
     assert (target.has_work, target.manager.pool.num_active) == (False, 0)
+
+
+def test_a_prefix_is_queued_once_however_many_wait_for_it() -> None:
+    """A sibling counts only its own tail, or routers would take the replica for full."""
+    target = scheduler()
+    siblings = [add(target, f"sibling {number}", 64 + 8 * number) for number in range(4)]
+    assert target.num_queued_prefill_tokens == 64 + 3 * 8  # each holds all that those before it have
+    for request in siblings:
+        target.release(request)
+    assert target.num_queued_prefill_tokens == 0
+    add(target, "another", 64)
+    assert target.num_queued_prefill_tokens == 64
+    step(target)
+    add(target, "behind", 72)  # the rest of the prefix is being computed
+    assert target.num_queued_prefill_tokens == 32 + 72 - 64

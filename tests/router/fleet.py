@@ -47,10 +47,20 @@ class Engine:
         return ReplicaLoad(
             num_running=self.decoding,
             num_waiting=len(waiting),
-            queued_prefill_tokens=sum(self.uncached(sent) for sent in waiting),
+            queued_prefill_tokens=self.queued_tokens(waiting),
             prefill_tokens_per_second=self.prefill_rate,
             decode_step_seconds=self.step_base + self.step_slope * self.decoding if self.decoding else 0.0,
         )
+
+    def queued_tokens(self, waiting: Sequence["Sent"]) -> int:
+        """As the scheduler counts: what one request will compute is not counted again for its siblings."""
+        expected, total = set(self.cached), 0
+        for sent in waiting:
+            tokens = len(sent.request.token_ids)
+            usable = sent.decision.block_keys[: (tokens - 1) // 16]
+            total += tokens - 16 * next((i for i, key in enumerate(usable) if key not in expected), len(usable))
+            expected.update(usable)
+        return total
 
     def uncached(self, sent: "Sent") -> int:
         tokens = len(sent.request.token_ids)

@@ -98,7 +98,7 @@ def test_expected_finish_scores_are_its_formula() -> None:
     assert scores["a"] == pytest.approx(
         300 / 500 + 520 / 500 + 520 * delay + 0.3 * 2 * 32 * 2 * slope + 100 / 500 * idle_share
     )
-    assert scores["b"] == pytest.approx(1000 / 250 + 1000 * (1.0 + 0.5) / usual_rate)  # nobody runs there
+    assert scores["b"] == pytest.approx(1000 / 250 + 1000 * 1.0 / usual_rate)  # nobody runs or waits there
 
 
 def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> None:
@@ -112,7 +112,7 @@ def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> N
     prefill, decode = 1000 / 500, 0.3 * 2 * answer_tokens * 2 * 0.06 / (2 + 4)
     missing = 80 + 40 + 2 * answer_tokens / 2 / 16 + (1000 + answer_tokens) / 16 - 100
     assert scores["full"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 0.5) + decode + missing / 80 * 1.2)
-    assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 0.5) + decode)
+    assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2) + decode)
 
 
 def test_expected_finish_does_not_believe_one_odd_measurement() -> None:

@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import blake2b
 
 from router.policies.base import Policy, RequestShape
@@ -39,7 +38,7 @@ def with_load(loads: dict[str, int]) -> list[ReplicaView]:
 
 
 def with_hits(replicas: Sequence[ReplicaView], **hits: int) -> list[ReplicaView]:
-    return [replace(r, hit_tokens=hits.get(r.replica_id, r.hit_tokens)) for r in replicas]
+    return [r._replace(hit_tokens=hits.get(r.replica_id, r.hit_tokens)) for r in replicas]
 
 
 def choose(

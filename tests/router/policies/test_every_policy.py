@@ -106,7 +106,7 @@ def test_c2_one_hot_worker_does_not_switch_affinity_off_for_all(name: str) -> No
 @pytest.mark.parametrize("name", ["dynamo_cost", "lmetric", "llmd_weighted", "expected_finish"])
 def test_c3_c10_of_two_holders_the_less_loaded(name: str) -> None:
     busy = ReplicaView("a", 608, 12, 6, 5000, num_blocks=100, num_active_blocks=90)
-    calm = replace(busy, replica_id="b", num_running=2, num_waiting=0, queued_prefill_tokens=0, num_active_blocks=20)
+    calm = busy._replace(replica_id="b", num_running=2, num_waiting=0, queued_prefill_tokens=0, num_active_blocks=20)
     replicas = [busy, calm, ReplicaView("c", num_running=2, num_blocks=100, num_active_blocks=20)]
     assert choose(make_policy(name), prompt(("system", 40)), replicas) == "b"
 
