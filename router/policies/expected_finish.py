@@ -65,14 +65,14 @@ class ExpectedFinishPolicy(Policy):
         {
             "work": 1.0,
             "stall": 0.5,
-            "behind": 1.0,
+            "behind": 2.0,
             "memory": 1.0,
             "decode": 0.3,
             "recent": 1.0,
             "recent_cap": 4.0,  # prompts
             "new_tokens": 32.0,  # of an answer, before the first answers have ended
             "batch_base": 4.0,  # a decode step of one request costs as much as so many more requests add
-            "margin": 0.02,  # scores closer than this share of the lowest are equal
+            "margin": 0.05,  # scores closer than this share of the lowest are equal
         }
     )
 

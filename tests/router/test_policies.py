@@ -93,7 +93,7 @@ def test_expected_finish_scores_are_its_formula() -> None:
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
     slope = 0.06 / (2 + 4)
     usual_rate = (500 + 250) / 2
-    delay = (1.0 + 0.5 * 1 + 1.0 * 0.5) / usual_rate  # on average one runs and one half waits
+    delay = (1.0 + 0.5 * 1 + 2.0 * 0.5) / usual_rate  # on average one runs and one half waits
     idle_share = 1 / 2
     assert scores["a"] == pytest.approx(
         300 / 500 + 520 / 500 + 520 * delay + 0.3 * 2 * 32 * 2 * slope + 100 / 500 * idle_share
@@ -111,7 +111,7 @@ def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> N
     answer_tokens = 1.2 / 0.06
     prefill, decode = 1000 / 500, 0.3 * 2 * answer_tokens * 2 * 0.06 / (2 + 4)
     missing = 80 + 40 + 2 * answer_tokens / 2 / 16 + (1000 + answer_tokens) / 16 - 100
-    assert scores["full"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 0.5) + decode + missing / 80 * 1.2)
+    assert scores["full"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 2 * 0.5) + decode + missing / 80 * 1.2)
     assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2) + decode)
 
 
