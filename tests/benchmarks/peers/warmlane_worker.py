@@ -1,4 +1,4 @@
-"""Warmlane's engine. A third argument switches prefix caching on or off."""
+"""Warmlane's engine. A third argument switches something off: "cache-off", "float32-weights" (no exact compression)."""
 
 import statistics
 import sys
@@ -19,8 +19,10 @@ from replica.warm_up import warm_up
 
 
 def load(model: str, threads: int) -> Generate:
-    caching = sys.argv[3:] != ["cache-off"]
-    config = EngineConfig(model=model, num_blocks=2048, threads=threads, prefix_caching=caching)
+    config = EngineConfig(
+        model=model, num_blocks=2048, threads=threads, prefix_caching="cache-off" not in sys.argv,
+        compress_weights="float32-weights" not in sys.argv,
+    )  # fmt: skip
     engine = build_engine(config, BlockHasher(b"benchmark-secret", "benchmark", config.block_size))
     warm_up(engine)
 
