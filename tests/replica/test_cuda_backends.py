@@ -29,13 +29,13 @@ def test_pages_are_the_smallest_multiple_of_a_block_that_the_kernel_takes(monkey
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     found = backend_candidates("auto", torch.device("cuda"), torch.bfloat16, 16)
     assert {backend.name: page_size for backend, page_size in found}["varlen"] == 256
-    with pytest.raises(ValueError, match="pages of a multiple of 256 tokens, and page_size is 64"):
+    with pytest.raises(ValueError, match=r"pages of a multiple of 256 tokens, and page_size is 64"):
         backend_candidates("varlen", torch.device("cuda"), torch.bfloat16, 16, 64)
 
 
 def test_an_unknown_name_and_one_that_cannot_run_are_refused() -> None:
     cpu = torch.device("cpu")
-    with pytest.raises(ValueError, match="attention_backend must be auto or one of .*torch, got 'flash'"):
+    with pytest.raises(ValueError, match=r"attention_backend must be auto or one of .*torch, got 'flash'"):
         backend_candidates("flash", cpu, torch.float32, 16)
-    with pytest.raises(ValueError, match="attention_backend flash_attn cannot be used: it runs on CUDA devices"):
+    with pytest.raises(ValueError, match=r"attention_backend flash_attn cannot be used: it runs on CUDA devices"):
         backend_candidates("flash_attn", cpu, torch.float32, 16)
