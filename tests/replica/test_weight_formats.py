@@ -17,7 +17,7 @@ from replica.kernels.weight_formats import (
 native = pytest.mark.skipif(
     native_unavailable_because() is not None, reason=f"no native kernels: {native_unavailable_because()}"
 )
-SHAPES = [(1, 32), (20, 64), (33, 100), (50, 7), (48, 576)]
+SHAPES = [(1, 32), (20, 64), (33, 100), (50, 7), (48, 576), (17, 1408)]
 
 
 def q4_0(n: int, k: int) -> torch.Tensor:

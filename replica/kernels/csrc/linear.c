@@ -9,7 +9,7 @@
 #define GROUP_PANELS 8
 #define FEW_ROWS 4 /* with more, sums and weights do not fit the registers, and a buffer of weights is faster */
 #define MAX_BLOCK_ROWS (20 * MAX_ROWS)
-#define DEPTH 128 /* inputs that are multiplied at a time: their part of a panel stays in the L1 cache */
+#define DEPTH 640 /* inputs multiplied at a time: their part of a panel stays in the L2 cache. 128, for L1, was 10 % slower. */
 
 int64_t panel_width(void) { return PANEL; }
 
