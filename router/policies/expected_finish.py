@@ -18,8 +18,9 @@ class Speeds(NamedTuple):
     """What was measured, with gaps filled.
 
     prefill_rates: tokens per second of each replica; usual_rate is the middle one. decode_step, decode_slope: seconds
-    of a usual decode step, and what one more request adds to it. answer_tokens: of a usual answer. num_running,
-    num_waiting: on a usual replica. idle_share: of the replicas, those that have nothing to do.
+    of a usual decode step, and what one more request adds to it. answer_tokens: of a usual answer. num_in_flight:
+    on a usual replica. num_delayed: whom uncached work delays there, weighted. idle_share: of the replicas, those that
+    have nothing to do.
     """
 
     prefill_rates: Mapping[str, float]
@@ -27,8 +28,8 @@ class Speeds(NamedTuple):
     decode_step: float
     decode_slope: float
     answer_tokens: float
-    num_running: float
-    num_waiting: float
+    num_in_flight: float
+    num_delayed: float
     idle_share: float
 
 
@@ -44,8 +45,8 @@ class ExpectedFinishPolicy(Policy):
     `first token` and `delay` are what this request waits, and what its uncached tokens make others wait: whoever comes
     next, those that run, and those that will stand behind it, about as many as wait now. So the more the fleet has to
     do, the more a hit is worth, because work done twice is then what everybody waits for. Who runs and waits is
-    counted on a usual replica, so that among equally cold replicas only the first token and decoding decide; but where
-    little goes on, few are delayed: at most twice of what is there.
+    counted on a usual replica, so that among equally cold replicas only the first token and decoding decide; but on a
+    replica with less than half of the usual requests in proportion fewer are delayed, and on an idle one nobody.
 
     Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
     any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
@@ -90,9 +91,8 @@ class ExpectedFinishPolicy(Policy):
     def _score(self, request: RequestShape, replica: ReplicaView, speeds: Speeds) -> float:
         weights, rate, running = self.weights, speeds.prefill_rates[replica.replica_id], replica.num_running
         new_tokens = max(0, request.num_tokens - replica.hit_tokens)
-        num_running = min(speeds.num_running, 2.0 * running)
-        num_waiting = min(speeds.num_waiting, 2.0 * replica.num_waiting)
-        delayed = weights["work"] + weights["stall"] * num_running + weights["behind"] * num_waiting
+        busy = min(1.0, 2.0 * replica.num_in_flight / speeds.num_in_flight) if speeds.num_in_flight else 0.0
+        delayed = weights["work"] + busy * speeds.num_delayed
         score = (
             (replica.queued_prefill_tokens + new_tokens) / rate
             + new_tokens / speeds.usual_rate * delayed
@@ -132,8 +132,8 @@ class ExpectedFinishPolicy(Policy):
             decode_step=step,
             decode_slope=median(slopes) if slopes else min(steps, default=step) / (1 + base),
             answer_tokens=min(request.max_new_tokens, answer_tokens),
-            num_running=num_running / len(replicas),
-            num_waiting=num_waiting / len(replicas),
+            num_in_flight=(num_running + num_waiting) / len(replicas),
+            num_delayed=(self.weights["stall"] * num_running + self.weights["behind"] * num_waiting) / len(replicas),
             idle_share=num_idle / len(replicas),
         )
 

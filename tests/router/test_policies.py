@@ -112,7 +112,7 @@ def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> N
     prefill, decode = 1000 / 500, 0.3 * 2 * answer_tokens * 2 * 0.06 / (2 + 4)
     missing = 80 + 40 + 2 * answer_tokens / 2 / 16 + (1000 + answer_tokens) / 16 - 100
     assert scores["full"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 2 * 0.5) + decode + missing / 80 * 1.2)
-    assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2) + decode)
+    assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 2 * 0.5) + decode)
 
 
 def test_expected_finish_does_not_believe_one_odd_measurement() -> None:
