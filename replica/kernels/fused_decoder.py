@@ -17,6 +17,9 @@ from replica.kernels.packed_weight import PackedWeight
 from replica.kernels.rope_table import RopeTable
 from replica.kv_pages import KVPages, LayerShape
 
+_NO_ROPE = "none"
+"""Stands for the kind of a layer that turns nothing; None is the one kind of a model without kinds."""
+
 
 class FusedDecoder:
     """Called as the transformers model is, with a PagedStep as its cache; fp32 on CPU.
@@ -37,11 +40,16 @@ class FusedDecoder:
     ):
         """Raises NotFusable where what the layers store and ask of attention is not what their projections give."""
         self._library = load_native()
-        self._structure = structure
+        # Of the structure only this is kept: the model's own linear layers can be freed once they are packed.
+        self._embedding = structure.embedding
+        self._logit_softcap = structure.logit_softcap
+        self._rope_kinds = [parts.rope_kind if parts.uses_rope else _NO_ROPE for parts in structure.layers]
         self._compress = compress
         self._weights: list[PackedWeight] = []
         self._norms: list[torch.Tensor] = []  # kept, because the C structures point to them
-        self._ropes: dict[str | None, RopeTable] = {}
+        self._ropes = {
+            kind: RopeTable(structure.rotary, kind) for kind in dict.fromkeys(self._rope_kinds) if kind != _NO_ROPE
+        }
         num_layers = len(structure.layers)
         self._layers = (structs.DecoderLayer * num_layers)()
         for target, parts, shape, option in zip(self._layers, structure.layers, shapes, options, strict=True):
@@ -82,7 +90,7 @@ class FusedDecoder:
         self._cover_positions(int(positions.max()) + 1)
         self._point_to_pages(paged_step.pages)
         batch = NativeBatch(paged_step.layout, paged_step.pages.page_size)
-        hidden = self._structure.embedding(input_ids)[0].contiguous()
+        hidden = self._embedding(input_ids)[0].contiguous()
         logits = torch.empty(len(rows), self._vocab_size)
         step = structs.Step(
             batch=batch.struct,
@@ -95,7 +103,7 @@ class FusedDecoder:
         threads = torch.get_num_threads()
         workspace = self._workspace(hidden, logits, threads)
         self._library.run_decoder(ctypes.byref(self._decoder), ctypes.byref(step), ctypes.byref(workspace), threads)
-        cap = self._structure.logit_softcap
+        cap = self._logit_softcap
         if cap is not None:
             logits = torch.tanh(logits / cap) * cap
         return CausalLMOutputWithPast(logits=logits.unsqueeze(0))
@@ -136,11 +144,8 @@ class FusedDecoder:
             scaling=options.scaling,
             softcap=options.softcap or 0.0,
         )
-        if parts.uses_rope and parts.rope_kind not in self._ropes:
-            rope = RopeTable(self._structure.rotary, parts.rope_kind)
-            if rope.rotary_dim > shape.key_dim:
-                raise NotFusable(f"its RoPE turns {rope.rotary_dim} of {shape.key_dim} dimensions")
-            self._ropes[parts.rope_kind] = rope
+        if parts.uses_rope and self._ropes[parts.rope_kind].rotary_dim > shape.key_dim:
+            raise NotFusable(f"its RoPE turns more than the {shape.key_dim} dimensions of a head")
 
     def _packed(self, linears: Sequence[torch.nn.Linear], gate: Any = "none") -> structs.Linear:
         weight = PackedWeight(
@@ -161,9 +166,9 @@ class FusedDecoder:
             self._point_to_ropes()
 
     def _point_to_ropes(self) -> None:
-        for target, parts in zip(self._layers, self._structure.layers, strict=True):
-            if parts.uses_rope:
-                rope = self._ropes[parts.rope_kind]
+        for target, kind in zip(self._layers, self._rope_kinds, strict=True):
+            if kind != _NO_ROPE:
+                rope = self._ropes[kind]
                 target.cos, target.sin = rope.cos.data_ptr(), rope.sin.data_ptr()
                 target.rotary_dim = rope.rotary_dim
 
