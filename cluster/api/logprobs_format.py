@@ -101,6 +101,8 @@ class CompletionLogprobs:
         return data
 
     def _append(self, told: TokenLogprobs, visible: bytes) -> None:
+        if visible and not self._goes_on_with(visible[0]):
+            self._length += len(self._decoder.decode(b"", final=True))  # U+FFFD stands for what stays incomplete
         self._lists["text_offset"].append(self._length)
         self._length += len(self._decoder.decode(visible))
         self._lists["tokens"].append(self._name(told.token_id))
@@ -108,6 +110,17 @@ class CompletionLogprobs:
         top = {self._name(token_id): logprob for token_id, logprob in told.top}
         top.setdefault(self._name(told.token_id), told.logprob)  # the official API always names the token itself
         self._lists["top_logprobs"].append(top)
+
+    def _goes_on_with(self, byte: int) -> bool:
+        """Whether no character is incomplete, or the byte belongs to the one that is."""
+        incomplete: bytes = self._decoder.getstate()[0]
+        if not incomplete:
+            return True
+        try:
+            getincrementaldecoder("utf-8")().decode(incomplete + bytes([byte]))
+        except UnicodeDecodeError:
+            return False
+        return True
 
     def _name(self, token_id: int) -> str:
         data = self._tokens.token_bytes(token_id)

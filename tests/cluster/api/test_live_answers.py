@@ -143,7 +143,7 @@ def test_c43_a_warm_cache_changes_no_logprob_of_the_prompt(live: LiveServer) -> 
 
 def test_37_echo_and_logprobs_of_several_prompts(live: LiveServer) -> None:
     prompts = ["one fox", "two lazy dogs jump", "three"]
-    answer = live.complete(prompts, n=2, echo=True, logprobs=1, max_tokens=2)
+    answer = live.complete(prompts, n=2, echo=True, logprobs=1, max_tokens=6, seed=3)
     check("CreateCompletionResponse", answer)
     for index, choice in enumerate(answer["choices"]):
         assert choice["text"].startswith(prompts[index // 2])
