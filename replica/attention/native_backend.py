@@ -18,7 +18,7 @@ class NativeAttention(AttentionBackend):
 
     def __init__(self) -> None:
         self._library = load_native()
-        self._scratch = torch.empty(0)
+        self._memory = torch.empty(0)
         self._layout: BatchLayout | None = None
         self._batch: NativeBatch | None = None
 
@@ -57,17 +57,19 @@ class NativeAttention(AttentionBackend):
             scaling=options.scaling,
             softcap=options.softcap or 0.0,
         )
-        threads = torch.get_num_threads()
-        needed = threads * self._library.attention_scratch_floats(ctypes.byref(layer))
-        if self._scratch.numel() < needed:
-            self._scratch = torch.empty(needed)
         batch = self._batch_of(layout, key_pages.shape[1])
+        threads = torch.get_num_threads()
+        num_scratch = threads * self._library.attention_scratch_floats(ctypes.byref(layer))
+        num_partial = self._library.attention_partial_floats(ctypes.byref(layer), ctypes.byref(batch.struct))
+        if self._memory.numel() < num_scratch + num_partial:
+            self._memory = torch.empty(num_scratch + num_partial)
         self._library.run_attention(
             ctypes.byref(layer),
             ctypes.byref(batch.struct),
             query.data_ptr(),
             output.data_ptr(),
-            self._scratch.data_ptr(),
+            self._memory.data_ptr(),
+            self._memory.data_ptr() + 4 * num_scratch,
             threads,
         )
         return output

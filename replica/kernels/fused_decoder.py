@@ -101,7 +101,8 @@ class FusedDecoder:
             num_last=len(rows),
         )
         threads = torch.get_num_threads()
-        workspace = self._workspace(hidden, logits, threads)
+        num_partial = int(self._library.decoder_partial_floats(ctypes.byref(self._decoder), ctypes.byref(batch.struct)))
+        workspace = self._workspace(hidden, logits, threads, num_partial)
         self._library.run_decoder(ctypes.byref(self._decoder), ctypes.byref(step), ctypes.byref(workspace), threads)
         cap = self._logit_softcap
         if cap is not None:
@@ -180,7 +181,9 @@ class FusedDecoder:
             target.attention.keys, target.attention.values = keys.data_ptr(), values.data_ptr()
         self._pages = pages
 
-    def _workspace(self, hidden: torch.Tensor, logits: torch.Tensor, threads: int) -> structs.Workspace:
+    def _workspace(
+        self, hidden: torch.Tensor, logits: torch.Tensor, threads: int, num_partial: int
+    ) -> structs.Workspace:
         """Cuts one block of memory, kept from step to step, into what the step needs."""
         num_tokens, width = hidden.shape
         sizes = {
@@ -189,6 +192,7 @@ class FusedDecoder:
             "attended": num_tokens * max(layer.attention_out.k for layer in self._layers),
             "inner": num_tokens * max(layer.mlp_out.k for layer in self._layers),
             "scratch": threads * self._thread_floats,
+            "partials": num_partial,
         }
         if self._memory.numel() < sum(sizes.values()) + 16 * len(sizes):
             self._memory = torch.empty(sum(sizes.values()) + 16 * len(sizes))

@@ -108,6 +108,7 @@ class Workspace(ctypes.Structure):
         ("attended", c_void_p),
         ("inner", c_void_p),
         ("scratch", c_void_p),
+        ("partials", c_void_p),
         ("logits", c_void_p),
         ("counters", c_void_p),
         ("thread_floats", c_int64),
@@ -124,10 +125,14 @@ def declare(library: ctypes.CDLL) -> None:
     library.run_linear.argtypes = [POINTER(Linear), c_void_p, c_int64, c_void_p, c_int64]
     library.attention_scratch_floats.argtypes = [POINTER(AttentionLayer)]
     library.attention_scratch_floats.restype = c_int64
+    library.attention_partial_floats.argtypes = [POINTER(AttentionLayer), POINTER(Batch)]
+    library.attention_partial_floats.restype = c_int64
     library.run_attention.argtypes = [
-        POINTER(AttentionLayer), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_int64,
+        POINTER(AttentionLayer), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_void_p, c_int64,
     ]  # fmt: skip
     library.decoder_scratch_floats.argtypes, library.decoder_scratch_floats.restype = [POINTER(Decoder)], c_int64
+    library.decoder_partial_floats.argtypes = [POINTER(Decoder), POINTER(Batch)]
+    library.decoder_partial_floats.restype = c_int64
     library.run_decoder.argtypes = [POINTER(Decoder), POINTER(Step), POINTER(Workspace), c_int64]
     for name in ("run_linear", "run_attention", "run_decoder"):
         getattr(library, name).restype = None

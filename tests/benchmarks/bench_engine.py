@@ -23,7 +23,7 @@ _OUT = Path(__file__).parent / "out"
 _SLOW = 2.0
 """A peer that is slower than 1 / _SLOW of our speed in two pairs gets no more of them."""
 
-console = Console()
+console = Console(width=120)
 
 
 def main() -> None:

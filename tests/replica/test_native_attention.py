@@ -111,6 +111,32 @@ def test_bits_do_not_depend_on_chunks_batch_pages_or_threads(window: int | None)
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("window", [None, 40, 700])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 2, 64), (5, 5, 256), (4, 1, 24)])
+def test_a_context_shared_by_threads_gives_the_bits_of_a_prompt(
+    window: int | None, heads: int, kv_heads: int, dim: int
+) -> None:
+    """A single query's context is cut into parts that threads take; a prompt's last query walks through them all."""
+    torch.manual_seed(2)
+    sequences = [Sequence.random(n, heads, kv_heads, dim, dim) for n in (1000, 256, 257, 513)]
+    options, pages = LayerOptions(dim**-0.5, window), Pages(sequences, 16)
+    spans = [(i, len(s.keys) - 1, len(s.keys)) for i, s in enumerate(sequences)]
+    native, threads = NativeAttention(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        alone = attend(native, sequences, pages, spans, options)
+        torch.set_num_threads(1)
+        for i, sequence in enumerate(sequences):
+            num = len(sequence.keys)
+            assert torch.equal(attend(native, sequences, pages, [(i, num - 60, num)], options)[-1], alone[i])
+    finally:
+        torch.set_num_threads(threads)
+    clean = Pages(sequences, 16)
+    clean.keys.nan_to_num_(), clean.values.nan_to_num_()
+    expected = attend(TorchAttention(), sequences, clean, spans, options)
+    torch.testing.assert_close(alone, expected, rtol=2e-5, atol=2e-5)
+
+
 def test_is_not_offered_for_what_it_cannot_compute() -> None:
     assert "float32" in (NativeAttention.unavailable_because(torch.device("cpu"), torch.bfloat16) or "")
     assert "CPU" in (NativeAttention.unavailable_because(torch.device("cuda"), torch.float32) or "")

@@ -1,226 +1,251 @@
-/* Causal attention over paged K/V with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022).
+/* Causal attention over paged K/V with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022, 2023).
  *
- * Keys are taken in tiles whose borders are absolute positions, and a key that a query must not see adds exactly nothing.
- * So the bits of a query's result depend on its own context alone: not on the chunk, the batch or the page size.
+ * Keys are taken in parts of tiles whose borders are absolute positions; each part has a softmax of its own, and parts are
+ * merged in order. A key that a query must not see adds exactly nothing. So the bits of a query's result depend on its own
+ * context alone: not on the chunk, the batch, the page size or on how many threads share the context.
  */
-#include "attention.h"
+#include "attention_tile.h"
 
-#include "products.h"
-
-#define TILE 64      /* keys */
-#define MAX_QUERIES 96 /* rows of one task: queries times the heads that share a K/V head */
-#define PADDED(n) (((n) + PANEL - 1) / PANEL * PANEL)
+#define PART 256          /* keys */
+#define MAX_QUERIES 96    /* rows of a task with many queries: queries times the heads that share a K/V head */
+#define TILE_FLOATS 32768 /* of the keys and values of a task with one query: a quarter of a 512 KiB L2 cache */
 
 typedef struct {
-    float *keys;    /* [key_dim, TILE] */
-    float *values;  /* [TILE, padded value_dim] */
-    float *query;   /* [rows, key_dim] */
-    float *scores;  /* [rows, TILE] */
-    float *sums;    /* [rows, padded value_dim] */
-    float *highest; /* [rows] */
-    float *weight;  /* [rows] */
+    Tile tile;
+    float *query;  /* [rows, key_dim] */
+    float *scores; /* [MAX_ROWS, TILE] */
+    Softmax part, all;
 } Scratch;
 
+/* Queries first_query and on of a request, for some adjacent K/V heads, over keys first_key to end_key. */
+typedef struct {
+    int64_t request, first_head, num_heads, first_query, num_queries, first_key, end_key;
+} Task;
+
+static int64_t group_of(const AttentionLayer *layer) { return layer->heads / layer->kv_heads; }
+
 static int64_t queries_per_task(const AttentionLayer *layer) {
-    int64_t group = layer->heads / layer->kv_heads;
-    return group > MAX_QUERIES ? 1 : MAX_QUERIES / group;
+    return group_of(layer) > MAX_QUERIES ? 1 : MAX_QUERIES / group_of(layer);
+}
+
+/* A single query takes several K/V heads at once, because they lie side by side in memory. */
+static int64_t heads_per_task(const AttentionLayer *layer) {
+    int64_t heads = TILE_FLOATS / (TILE * (layer->key_dim + PADDED(layer->value_dim)));
+    return heads < 1 ? 1 : heads > layer->kv_heads ? layer->kv_heads : heads;
 }
 
 static int64_t max_rows(const AttentionLayer *layer) {
-    return queries_per_task(layer) * (layer->heads / layer->kv_heads);
+    int64_t many = queries_per_task(layer) * group_of(layer), one = heads_per_task(layer) * group_of(layer);
+    return many > one ? many : one;
 }
 
 int64_t attention_scratch_floats(const AttentionLayer *layer) {
     int64_t rows = max_rows(layer), value_dim = PADDED(layer->value_dim);
-    return TILE * (layer->key_dim + value_dim) + rows * (layer->key_dim + TILE + value_dim + 2);
+    return heads_per_task(layer) * TILE * (layer->key_dim + value_dim) + rows * (layer->key_dim + 2 * (value_dim + 2)) +
+           MAX_ROWS * TILE;
 }
 
-static Scratch split_scratch(const AttentionLayer *layer, float *memory) {
-    int64_t rows = max_rows(layer), value_dim = PADDED(layer->value_dim);
-    Scratch s;
-    s.keys = memory, memory += TILE * layer->key_dim;
-    s.values = memory, memory += TILE * value_dim;
-    s.query = memory, memory += rows * layer->key_dim;
-    s.scores = memory, memory += rows * TILE;
-    s.sums = memory, memory += rows * value_dim;
-    s.highest = memory, memory += rows;
-    s.weight = memory;
+static float *take(float **memory, int64_t num) {
+    float *taken = *memory;
+    *memory += num;
+    return taken;
+}
+
+static Softmax take_softmax(float **memory, int64_t rows, int64_t value_dim) {
+    Softmax s = {take(memory, rows * value_dim), take(memory, rows), take(memory, rows)};
     return s;
 }
 
-typedef float eight __attribute__((vector_size(32)));
-
-/* out[d][i] = rows[i][d] for 8 rows and 8 dimensions. */
-INLINE void transpose_8x8(const float *const rows[8], int64_t d, float *out) {
-    eight r[8], s[8];
-    for (int i = 0; i < 8; i++) memcpy(&r[i], rows[i] + d, sizeof r[i]);
-    for (int i = 0; i < 8; i += 2) {
-        s[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        s[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; j++) {
-            r[i + 2 * j] = __builtin_shufflevector(s[i + j], s[i + 2 + j], 0, 1, 8, 9, 4, 5, 12, 13);
-            r[i + 2 * j + 1] = __builtin_shufflevector(s[i + j], s[i + 2 + j], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (int j = 0; j < 4; j++) {
-        eight low = __builtin_shufflevector(r[j], r[4 + j], 0, 1, 2, 3, 8, 9, 10, 11);
-        eight high = __builtin_shufflevector(r[j], r[4 + j], 4, 5, 6, 7, 12, 13, 14, 15);
-        memcpy(out + j * TILE, &low, sizeof low);
-        memcpy(out + (4 + j) * TILE, &high, sizeof high);
-    }
+static Scratch split_scratch(const AttentionLayer *layer, float *memory) {
+    int64_t rows = max_rows(layer), heads = heads_per_task(layer), value_dim = PADDED(layer->value_dim);
+    Scratch s;
+    s.tile.keys = take(&memory, heads * TILE * layer->key_dim);
+    s.tile.values = take(&memory, heads * TILE * value_dim);
+    s.scores = take(&memory, MAX_ROWS * TILE);
+    s.query = take(&memory, rows * layer->key_dim);
+    s.part = take_softmax(&memory, rows, value_dim);
+    s.all = take_softmax(&memory, rows, value_dim);
+    return s;
 }
 
-/* Keys first to first + TILE of one head, transposed, and their values; what lies beyond `end` is zero, because a page
- * may hold anything there and 0 * NaN is NaN. */
-static void gather_tile(const AttentionLayer *layer, const Batch *batch, int64_t request, int64_t head, int64_t first,
-                        int64_t end, const Scratch *s) {
-    const int64_t *table = batch->tables + batch->table_starts[request];
-    int64_t num = end - first < TILE ? end - first : TILE, value_dim = PADDED(layer->value_dim);
-    int64_t page = first / batch->page_size, offset = first % batch->page_size;
-    const float *rows[TILE];
-    for (int64_t i = 0; i < num; i++) {
-        int64_t slot = (table[page] * batch->page_size + offset) * layer->kv_heads + head;
-        rows[i] = layer->keys + slot * layer->key_dim;
-        float *value = s->values + i * value_dim;
-        memcpy(value, layer->values + slot * layer->value_dim, layer->value_dim * sizeof(float));
-        for (int64_t d = layer->value_dim; d < value_dim; d++) value[d] = 0.0f;
-        if (++offset == batch->page_size) offset = 0, page++;
-    }
-    if (num < TILE) {
-        memset(s->values + num * value_dim, 0, (TILE - num) * value_dim * sizeof(float));
-        memset(s->keys, 0, TILE * layer->key_dim * sizeof(float));
-    }
-    int64_t whole = num / 8 * 8, dims = layer->key_dim / 8 * 8;
-    for (int64_t i = 0; i < whole; i += 8)
-        for (int64_t d = 0; d < dims; d += 8) transpose_8x8(rows + i, d, s->keys + d * TILE + i);
-    for (int64_t i = 0; i < num; i++)
-        for (int64_t d = i < whole ? dims : 0; d < layer->key_dim; d++) s->keys[d * TILE + i] = rows[i][d];
+static int64_t first_visible(const AttentionLayer *layer, int64_t position) {
+    return layer->window > 0 && position >= layer->window ? position - layer->window + 1 : 0;
 }
 
-INLINE void score_rows(const int rows, const AttentionLayer *layer, const Scratch *s, int64_t row) {
-    for (int64_t column = 0; column < TILE; column += PANEL) {
-        vec acc[MAX_ROWS][2] = {};
-        multiply(rows, s->query + row * layer->key_dim, layer->key_dim, s->keys + column, TILE, layer->key_dim, acc, 0, 0);
-        for (int i = 0; i < rows; i++)
-            for (int half = 0; half < 2; half++) {
-                vec x = acc[i][half] * layer->scaling;
-                if (layer->softcap > 0) {
-                    vec doubled = 2.0f / layer->softcap * x;
-                    x = layer->softcap * (1.0f - 2.0f / (vexp(doubled) + 1.0f)); /* softcap * tanh(x / softcap) */
-                }
-                store(s->scores + (row + i) * TILE + column + half * LANES, x);
-            }
-    }
-}
-
-/* Scores become weights relative to the row's highest score so far; returns the factor for what was summed before. */
-static float soften(float *scores, int64_t first, int64_t low, int64_t high, float *highest, float *weight) {
-    vec top = splat(-INFINITY), total = {};
-    for (int64_t j = 0; j < TILE && first + j < low; j++) scores[j] = -INFINITY;
-    for (int64_t j = high > first ? high - first : 0; j < TILE; j++) scores[j] = -INFINITY;
-    for (int64_t j = 0; j < TILE; j += LANES) top = vmax(top, load(scores + j));
-    float now = hmax(top);
-    if (now < *highest) now = *highest;
-    if (now == -INFINITY) { /* nothing to see yet */
-        memset(scores, 0, TILE * sizeof(float));
-        return 1.0f;
-    }
-    for (int64_t j = 0; j < TILE; j += LANES) {
-        vec p = vexp(load(scores + j) - now);
-        total += p;
-        store(scores + j, p);
-    }
-    float factor = *highest == -INFINITY ? 0.0f : vexp(splat(*highest - now))[0];
-    *weight = *weight * factor + hsum(total);
-    *highest = now;
-    return factor;
-}
-
-INLINE void sum_rows(const int rows, const Scratch *s, int64_t value_dim, int64_t row, const float *factors) {
-    for (int64_t column = 0; column < value_dim; column += PANEL) {
-        vec acc[MAX_ROWS][2];
-        float *sums = s->sums + row * value_dim + column;
-        for (int i = 0; i < rows; i++) {
-            acc[i][0] = load(sums + i * value_dim) * factors[i];
-            acc[i][1] = load(sums + i * value_dim + LANES) * factors[i];
-        }
-        multiply(rows, s->scores + row * TILE, TILE, s->values + column, value_dim, TILE, acc, 0, 0);
-        for (int i = 0; i < rows; i++) {
-            store(sums + i * value_dim, acc[i][0]);
-            store(sums + i * value_dim + LANES, acc[i][1]);
-        }
-    }
-}
-
-typedef struct {
-    int64_t request, head, first_query, num_queries; /* queries counted from the request's first */
-} Task;
-
-static void attend(const AttentionLayer *layer, const Batch *batch, const Task *task, const float *query, float *out,
-                   const Scratch *s) {
-    int64_t group = layer->heads / layer->kv_heads, rows = task->num_queries * group;
-    int64_t value_dim = PADDED(layer->value_dim), end = batch->context_lens[task->request];
-    int64_t token = batch->query_starts[task->request] + task->first_query;
-    int64_t position = end - (batch->query_starts[task->request + 1] - token); /* of the task's first query */
-    for (int64_t r = 0; r < rows; r++) {
-        const float *q = query + (token + r / group) * layer->query_stride + (task->head * group + r % group) * layer->key_dim;
-        memcpy(s->query + r * layer->key_dim, q, layer->key_dim * sizeof(float));
-        s->highest[r] = -INFINITY, s->weight[r] = 0.0f;
-    }
+static void clear(const Softmax *s, int64_t rows, int64_t value_dim) {
     memset(s->sums, 0, rows * value_dim * sizeof(float));
-    int64_t window = layer->window > 0 ? layer->window : INT64_MAX / 2;
-    int64_t first = position - window + 1 > 0 ? (position - window + 1) / TILE * TILE : 0;
-    for (int64_t stop = position + task->num_queries; first < stop; first += TILE) {
-        gather_tile(layer, batch, task->request, task->head, first, stop, s);
-        int64_t pieces = (rows + MAX_ROWS - 1) / MAX_ROWS;
-        for (int64_t p = 0, row = 0; p < pieces; p++) {
-            int num = piece(rows, pieces, p);
-            float factors[MAX_ROWS];
-            WITH_ROWS(num, score_rows(ROWS, layer, s, row));
-            for (int i = 0; i < num; i++) {
-                int64_t at = position + (row + i) / group;
-                factors[i] = soften(s->scores + (row + i) * TILE, first, at - window + 1, at + 1, s->highest + row + i,
-                                    s->weight + row + i);
-            }
-            WITH_ROWS(num, sum_rows(ROWS, s, value_dim, row, factors));
-            row += num;
-        }
-    }
+    memset(s->weight, 0, rows * sizeof(float));
+    for (int64_t r = 0; r < rows; r++) s->highest[r] = -INFINITY;
+}
+
+/* Never inlined: the compiler may fuse the two products in either order, and every caller must get the same bits. */
+__attribute__((noinline)) static void add_part(const Softmax *all, const Softmax *part, int64_t rows, int64_t value_dim) {
     for (int64_t r = 0; r < rows; r++) {
-        float *o = out + ((token + r / group) * layer->heads + task->head * group + r % group) * layer->value_dim;
-        for (int64_t d = 0; d < layer->value_dim; d++) o[d] = s->sums[r * value_dim + d] / s->weight[r];
+        if (part->highest[r] == -INFINITY) continue; /* the row sees nothing of this part */
+        float highest = all->highest[r] > part->highest[r] ? all->highest[r] : part->highest[r];
+        float old = all->highest[r] == -INFINITY ? 0.0f : vexp(splat(all->highest[r] - highest))[0];
+        float new = vexp(splat(part->highest[r] - highest))[0];
+        all->weight[r] = all->weight[r] * old + part->weight[r] * new;
+        all->highest[r] = highest;
+        for (int64_t d = r * value_dim; d < (r + 1) * value_dim; d += LANES)
+            store(all->sums + d, load(all->sums + d) * old + load(part->sums + d) * new);
     }
+}
+
+/* out: the rows of one query's or one head's group, [rows, value_dim] */
+static void write_rows(const AttentionLayer *layer, const Softmax *s, int64_t first, int64_t rows, float *out) {
+    int64_t padded = PADDED(layer->value_dim);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t d = 0; d < layer->value_dim; d++)
+            out[r * layer->value_dim + d] = s->sums[(first + r) * padded + d] / s->weight[first + r];
+}
+
+/* Adds one tile to `s` for the rows of one head. position: of the task's first query. */
+static void add_tile(const AttentionLayer *layer, const Scratch *scratch, int64_t head, int64_t rows, int64_t first,
+                     int64_t position) {
+    int64_t group = group_of(layer), value_dim = PADDED(layer->value_dim), pieces = (rows + MAX_ROWS - 1) / MAX_ROWS;
+    const float *keys = scratch->tile.keys + head * TILE * layer->key_dim;
+    const float *values = scratch->tile.values + head * TILE * value_dim;
+    for (int64_t p = 0, row = 0; p < pieces; p++) {
+        int num = piece(rows, pieces, p);
+        int64_t at = head * rows + row;
+        float factors[MAX_ROWS], *sums = scratch->part.sums + at * value_dim;
+        WITH_ROWS(num, score_rows(ROWS, layer, scratch->query + at * layer->key_dim, keys, scratch->scores));
+        for (int i = 0; i < num; i++) {
+            int64_t own = position + (row + i) / group;
+            factors[i] = soften(scratch->scores + i * TILE, first, first_visible(layer, own), own + 1,
+                                scratch->part.highest + at + i, scratch->part.weight + at + i);
+        }
+        WITH_ROWS(num, sum_rows(ROWS, scratch->scores, values, value_dim, sums, factors));
+        row += num;
+    }
+}
+
+/* Leaves the task's result in scratch->all, rows ordered by head, query, head of the group. */
+static void attend(const AttentionLayer *layer, const Batch *batch, const Task *task, const float *query, const Scratch *s) {
+    int64_t group = group_of(layer), rows = task->num_queries * group, value_dim = PADDED(layer->value_dim);
+    int64_t token = batch->query_starts[task->request] + task->first_query;
+    int64_t position = batch->context_lens[task->request] - (batch->query_starts[task->request + 1] - token);
+    for (int64_t h = 0; h < task->num_heads; h++)
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(s->query + (h * rows + r) * layer->key_dim,
+                   query + (token + r / group) * layer->query_stride + ((task->first_head + h) * group + r % group) * layer->key_dim,
+                   layer->key_dim * sizeof(float));
+    clear(&s->all, task->num_heads * rows, value_dim);
+    for (int64_t part = task->first_key / PART * PART; part < task->end_key; part += PART) {
+        clear(&s->part, task->num_heads * rows, value_dim);
+        int64_t end = part + PART < task->end_key ? part + PART : task->end_key;
+        for (int64_t first = part > task->first_key ? part : task->first_key / TILE * TILE; first < end; first += TILE) {
+            gather_tile(layer, batch, task->request, task->first_head, task->num_heads, first, end, &s->tile);
+            fetch_tile(layer, batch, task->request, task->first_head, task->num_heads, first + TILE, task->end_key);
+            for (int64_t h = 0; h < task->num_heads; h++) add_tile(layer, s, h, rows, first, position);
+        }
+        add_part(&s->all, &s->part, task->num_heads * rows, value_dim);
+    }
+}
+
+/* A request with one query shares its context among threads: the parts that it has, 0 for other requests. */
+static int64_t num_parts(const AttentionLayer *layer, const Batch *batch, int64_t request) {
+    if (batch->query_starts[request + 1] - batch->query_starts[request] != 1) return 0;
+    int64_t end = batch->context_lens[request];
+    return (end + PART - 1) / PART - first_visible(layer, end - 1) / PART;
+}
+
+static int64_t part_floats(const AttentionLayer *layer) { return layer->heads * (PADDED(layer->value_dim) + 2); }
+
+int64_t attention_partial_floats(const AttentionLayer *layer, const Batch *batch) {
+    int64_t num = 0;
+    for (int64_t i = 0; i < batch->num_requests; i++) {
+        int64_t parts = num_parts(layer, batch, i);
+        num += parts > 1 ? parts : 0;
+    }
+    return num * part_floats(layer);
+}
+
+/* The results of one part: [heads, padded value_dim] and twice [heads]. */
+static Softmax partial(const AttentionLayer *layer, const float *partials, int64_t index) {
+    float *memory = (float *)partials + index * part_floats(layer);
+    return take_softmax(&memory, layer->heads, PADDED(layer->value_dim));
+}
+
+static void one_query(const AttentionLayer *layer, const Batch *batch, int64_t request, int64_t part, int64_t parts,
+                      int64_t first_head, const float *query, float *out, const Softmax *into, const Scratch *s) {
+    int64_t group = group_of(layer), most = heads_per_task(layer), end = batch->context_lens[request];
+    int64_t heads = layer->kv_heads - first_head < most ? layer->kv_heads - first_head : most;
+    int64_t visible = first_visible(layer, end - 1), first = (visible / PART + part) * PART;
+    Task task = {request, first_head, heads, 0, 1, first > visible ? first : visible, first + PART < end ? first + PART : end};
+    attend(layer, batch, &task, query, s);
+    int64_t row = first_head * group, rows = heads * group, value_dim = PADDED(layer->value_dim);
+    if (parts == 1) {
+        write_rows(layer, &s->all, 0, rows, out + (batch->query_starts[request] * layer->heads + row) * layer->value_dim);
+        return;
+    }
+    memcpy(into->sums + row * value_dim, s->all.sums, rows * value_dim * sizeof(float));
+    memcpy(into->highest + row, s->all.highest, rows * sizeof(float));
+    memcpy(into->weight + row, s->all.weight, rows * sizeof(float));
+}
+
+static void many_queries(const AttentionLayer *layer, const Batch *batch, int64_t request, int64_t block, int64_t head,
+                         const float *query, float *out, const Scratch *s) {
+    int64_t first = batch->query_starts[request], num = batch->query_starts[request + 1] - first;
+    int64_t group = group_of(layer), most = queries_per_task(layer), start = block * most;
+    int64_t queries = num - start < most ? num - start : most, position = batch->context_lens[request] - num + start;
+    Task task = {request, head, 1, start, queries, first_visible(layer, position), position + queries};
+    attend(layer, batch, &task, query, s);
+    for (int64_t q = 0; q < queries; q++)
+        write_rows(layer, &s->all, q * group, group, out + ((first + start + q) * layer->heads + head * group) * layer->value_dim);
 }
 
 void attention_tasks(const AttentionLayer *layer, const Batch *batch, const float *query, float *out, float *scratch,
-                     Counter *counter) {
+                     float *partials, Counter *counter) {
     Scratch s = split_scratch(layer, scratch);
-    int64_t wanted = take_task(counter), index = 0, most = queries_per_task(layer);
+    int64_t wanted = take_task(counter), index = 0, written = 0, most = queries_per_task(layer);
+    int64_t per_task = heads_per_task(layer), head_tasks = (layer->kv_heads + per_task - 1) / per_task;
     for (int64_t request = 0; request < batch->num_requests; request++) {
-        int64_t num = batch->query_starts[request + 1] - batch->query_starts[request];
-        int64_t blocks = (num + most - 1) / most, num_tasks = blocks * layer->kv_heads;
+        int64_t parts = num_parts(layer, batch, request);
+        int64_t num = batch->query_starts[request + 1] - batch->query_starts[request], blocks = (num + most - 1) / most;
+        int64_t num_tasks = parts ? parts * head_tasks : blocks * layer->kv_heads;
         for (; wanted < index + num_tasks; wanted = take_task(counter)) {
-            /* The last queries see the most keys: they go first, so that no thread is left with a long task. */
-            int64_t block = blocks - 1 - (wanted - index) / layer->kv_heads;
-            Task task = {request, (wanted - index) % layer->kv_heads, block * most, most};
-            if (task.first_query + most > num) task.num_queries = num - task.first_query;
-            attend(layer, batch, &task, query, out, &s);
+            int64_t task = wanted - index;
+            if (parts) {
+                Softmax into = partial(layer, partials, written + task / head_tasks);
+                one_query(layer, batch, request, task / head_tasks, parts, task % head_tasks * per_task, query, out, &into, &s);
+            } else { /* the last queries see the most keys: they go first, so that no thread is left with a long task */
+                many_queries(layer, batch, request, blocks - 1 - task / layer->kv_heads, task % layer->kv_heads, query, out, &s);
+            }
         }
-        index += num_tasks;
+        index += num_tasks, written += parts > 1 ? parts : 0;
+    }
+}
+
+void attention_merge(const AttentionLayer *layer, const Batch *batch, float *out, const float *partials, Counter *counter) {
+    int64_t wanted = take_task(counter), written = 0;
+    for (int64_t request = 0; request < batch->num_requests; request++) {
+        int64_t parts = num_parts(layer, batch, request);
+        if (request == wanted) {
+            if (parts > 1) {
+                Softmax all = partial(layer, partials, written);
+                for (int64_t p = 1; p < parts; p++) {
+                    Softmax part = partial(layer, partials, written + p);
+                    add_part(&all, &part, layer->heads, PADDED(layer->value_dim));
+                }
+                write_rows(layer, &all, 0, layer->heads, out + batch->query_starts[request] * layer->heads * layer->value_dim);
+            }
+            wanted = take_task(counter);
+        }
+        written += parts > 1 ? parts : 0;
     }
 }
 
 /* One layer's attention on its own. scratch: num_threads times attention_scratch_floats. */
 void run_attention(const AttentionLayer *layer, const Batch *batch, const float *query, float *out, float *scratch,
-                   int64_t num_threads) {
-    Counter counter = {0};
-    int64_t own = 0, size = attention_scratch_floats(layer);
+                   float *partials, int64_t num_threads) {
+    Counter counters[3] = {0};
+    int64_t size = attention_scratch_floats(layer);
 #pragma omp parallel num_threads(num_threads)
     {
-        int64_t thread;
-#pragma omp atomic capture
-        thread = own++;
-        attention_tasks(layer, batch, query, out, scratch + thread * size, &counter);
+        attention_tasks(layer, batch, query, out, scratch + take_task(counters + 2) * size, partials, counters);
+#pragma omp barrier
+        attention_merge(layer, batch, out, partials, counters + 1);
     }
 }

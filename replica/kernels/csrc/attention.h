@@ -19,10 +19,14 @@ typedef struct {
     float scaling, softcap;
 } AttentionLayer;
 
+/* Memory per thread, and for the results of contexts that several threads share. */
 int64_t attention_scratch_floats(const AttentionLayer *layer);
+int64_t attention_partial_floats(const AttentionLayer *layer, const Batch *batch);
 
-/* query: [num_tokens, heads, key_dim] by query_stride; out: [num_tokens, heads, value_dim]. Called by every thread. */
+/* query: [num_tokens, heads, key_dim] by query_stride; out: [num_tokens, heads, value_dim]. Called by every thread; where
+ * attention_partial_floats is not 0, all threads meet and call attention_merge. */
 void attention_tasks(const AttentionLayer *layer, const Batch *batch, const float *query, float *out, float *scratch,
-                     Counter *counter);
+                     float *partials, Counter *counter);
+void attention_merge(const AttentionLayer *layer, const Batch *batch, float *out, const float *partials, Counter *counter);
 
 #endif

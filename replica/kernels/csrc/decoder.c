@@ -78,8 +78,12 @@ static void run_layer(const DecoderLayer *layer, const Step *step, Workspace *w,
     team_wait(me->barrier, me->team);
     store_keys(layer, step, w->qkv, counters + 1);
     team_wait(me->barrier, me->team);
-    attention_tasks(&layer->attention, &step->batch, w->qkv, w->attended, me->scratch, counters + 2);
+    attention_tasks(&layer->attention, &step->batch, w->qkv, w->attended, me->scratch, w->partials, counters + 2);
     team_wait(me->barrier, me->team);
+    if (attention_partial_floats(&layer->attention, &step->batch)) {
+        attention_merge(&layer->attention, &step->batch, w->attended, w->partials, counters + 7);
+        team_wait(me->barrier, me->team);
+    }
     add_output(&layer->attention_out, w->attended, layer, layer->attention_out_norm, step, w, me, counters + 3);
     input.rows = w->hidden, input.norm = layer->mlp_norm;
     linear_tasks(&layer->gate_up, &input, w->inner, 0, me->scratch, me->team, counters + 5);
@@ -91,6 +95,15 @@ int64_t decoder_scratch_floats(const Decoder *decoder) {
     int64_t most = linear_scratch_floats(decoder->hidden);
     for (int64_t i = 0; i < decoder->num_layers; i++) {
         int64_t needed = attention_scratch_floats(&decoder->layers[i].attention);
+        if (needed > most) most = needed;
+    }
+    return most;
+}
+
+int64_t decoder_partial_floats(const Decoder *decoder, const Batch *batch) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < decoder->num_layers; i++) {
+        int64_t needed = attention_partial_floats(&decoder->layers[i].attention, batch);
         if (needed > most) most = needed;
     }
     return most;

@@ -32,9 +32,9 @@ typedef struct {
 } Step;
 
 /* Memory of one step. hidden: [num_tokens, hidden], embeddings in; other: the same size. qkv, attended, inner: one row
- * per token. scratch: thread_floats per thread. counters: 8 per layer and 8. */
+ * per token. scratch: thread_floats per thread. partials: decoder_partial_floats. counters: 8 per layer and 8. */
 typedef struct {
-    float *hidden, *other, *qkv, *attended, *inner, *scratch, *logits;
+    float *hidden, *other, *qkv, *attended, *inner, *scratch, *partials, *logits;
     Counter *counters;
     int64_t thread_floats;
 } Workspace;
