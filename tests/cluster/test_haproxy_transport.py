@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,21 +14,27 @@ import psutil
 import pytest
 
 from cluster.free_ports import FreePorts
-from cluster.haproxy_launcher import rebind
+from cluster.haproxy_launcher import amend
 from cluster.haproxy_transport import find_haproxy, haproxy_environment
 
 CONFIGURATION = """global
     stats socket {folder}/a mode 666 level admin expose-fd listeners
 defaults
     mode http
-    timeout client 5s
+    option abortonclose
+    option splice-request
+    option splice-response
+    timeout client 60s
     timeout connect 5s
-    timeout server 5s
+    timeout server 60s
 frontend prometheus
     bind :{metrics}
     http-request use-service prometheus-exporter if {{ path /metrics }}
 frontend http_frontend
     bind {host}:{port}
+    default_backend ingress
+backend ingress
+    server ingress 127.0.0.1:{server}
 listen stats
   bind *:{stats}
   stats enable
@@ -62,39 +69,104 @@ def listening(pid: int) -> set[tuple[str, int]]:
 
 @pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("::1", "[::1]")])
 def test_only_the_api_may_listen_beyond_loopback(host: str, address: str) -> None:
-    rebound = rebind(CONFIGURATION.format(folder="/x", metrics=1, stats=2, port=3, host="127.0.0.1"), host)
-    assert "bind 127.0.0.1:1\n" in rebound
-    assert "bind 127.0.0.1:2\n" in rebound
-    assert f"bind {address}:3\n" in rebound
-    assert "mode 600 level admin" in rebound
-    assert rebind(rebound, host) == rebound  # Ray may start it twice on one file
+    amended = amend(CONFIGURATION.format(folder="/x", metrics=1, stats=2, port=3, server=4, host="127.0.0.1"), host)
+    assert "bind 127.0.0.1:1\n" in amended
+    assert "bind 127.0.0.1:2\n" in amended
+    assert f"bind {address}:3\n" in amended
+    assert "mode 600 level admin" in amended
+    assert amend(amended, host) == amended  # Ray may start it twice on one file
 
 
-def test_the_launcher_becomes_haproxy_on_loopback_and_dies_with_its_manager(folder: Path, binary: str) -> None:
-    ports = FreePorts()
-    environment = haproxy_environment(binary, "127.0.0.2", folder, ports)
-    metrics, stats = (int(environment[f"RAY_SERVE_HAPROXY_{name}_PORT"]) for name in ("METRICS", "STATS"))
-    port = ports()
-    configuration = folder / "haproxy.cfg"
-    configuration.write_text(
-        CONFIGURATION.format(folder=folder, metrics=metrics, stats=stats, port=port, host="127.0.0.1")
-    )
-    code = "import subprocess, sys, time; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); time.sleep(600)"
-    command = [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(configuration)]
-    manager = subprocess.Popen(
-        [sys.executable, "-c", code, *command], stdout=subprocess.PIPE, text=True, env=os.environ | environment
-    )
+class Launched:
+    """HAProxy as Ray starts it: by the launcher, from a manager. It forwards to `server`."""
+
+    def __init__(self, folder: Path, binary: str, server: int) -> None:
+        ports = FreePorts()
+        environment = haproxy_environment(binary, "127.0.0.2", folder, ports)
+        self.metrics, self.stats = (int(environment[f"RAY_SERVE_HAPROXY_{name}_PORT"]) for name in ("METRICS", "STATS"))
+        self.port = ports()
+        configuration = folder / "haproxy.cfg"
+        configuration.write_text(
+            CONFIGURATION.format(
+                folder=folder, metrics=self.metrics, stats=self.stats, port=self.port, server=server, host="127.0.0.1"
+            )
+        )
+        code = "import subprocess, sys, time; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); time.sleep(600)"
+        self.command = [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(configuration)]
+        self.manager = subprocess.Popen(
+            [sys.executable, "-c", code, *self.command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | environment,
+        )
+        assert self.manager.stdout is not None
+        self.pid = int(self.manager.stdout.readline())
+
+    def kill_manager(self) -> None:
+        self.manager.send_signal(signal.SIGKILL)
+        self.manager.wait()
+        assert self.manager.stdout is not None
+        self.manager.stdout.close()
+        wait_until(lambda: not psutil.pid_exists(self.pid))
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10.0)
+        yield listener
+
+
+@pytest.fixture
+def launched(folder: Path, binary: str, server: socket.socket) -> Iterator[Launched]:
+    haproxy = Launched(folder, binary, server.getsockname()[1])
     try:
-        assert manager.stdout is not None
-        pid = int(manager.stdout.readline())
-        wait_until(lambda: len(listening(pid)) == 3)
-        assert listening(pid) == {("127.0.0.1", metrics), ("127.0.0.1", stats), ("127.0.0.2", port)}
-        # Ray knows its HAProxy by the path of the configuration in its command line.
-        assert psutil.Process(pid).cmdline() == [binary, *command[1:]]
+        wait_until(lambda: len(listening(haproxy.pid)) == 3)
+        yield haproxy
     finally:
-        manager.send_signal(signal.SIGKILL)
-        manager.communicate()
-    wait_until(lambda: not psutil.pid_exists(pid))
+        haproxy.kill_manager()
+
+
+def test_the_launcher_becomes_haproxy_on_loopback_and_dies_with_its_manager(launched: Launched, binary: str) -> None:
+    assert listening(launched.pid) == {
+        ("127.0.0.1", launched.metrics),
+        ("127.0.0.1", launched.stats),
+        ("127.0.0.2", launched.port),
+    }
+    # Ray knows its HAProxy by the path of the configuration in its command line.
+    assert psutil.Process(launched.pid).cmdline() == [binary, *launched.command[1:]]
+    launched.kill_manager()
+
+
+def heard_of_end(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("body_bytes", [100, 100_000])
+@pytest.mark.parametrize("apart", [False, True], ids=["one packet", "body apart"])
+def test_case_24_the_server_hears_of_a_client_that_left_before_its_answer(
+    launched: Launched, server: socket.socket, body_bytes: int, apart: bool
+) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % body_bytes
+    body = b"x" * body_bytes
+    with socket.create_connection(("127.0.0.2", launched.port)) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.sendall(head if apart else head + body)
+        with server.accept()[0] as request:
+            request.settimeout(5.0)
+            if apart:
+                client.sendall(body)
+            received = b""
+            while not received.endswith(b"\r\n\r\n" + body):
+                received += request.recv(65536)
+            client.shutdown(socket.SHUT_RDWR)
+            assert heard_of_end(request)
 
 
 def test_two_clusters_get_other_ports_and_paths(folder: Path, binary: str) -> None:
