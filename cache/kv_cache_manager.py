@@ -61,6 +61,21 @@ class KVCacheManager:
         self._events = EventBuffer()
         self._copies: list[PageCopy] = []
 
+    @property
+    def num_blocks(self) -> int:
+        """Size of the pool in hash blocks, the unit that is told to routers and people whatever a page holds."""
+        return self.pool.num_pages * self.blocks_per_page
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks of pages that can be handed out: empty ones and cached ones that nobody holds."""
+        return self.pool.num_free * self.blocks_per_page
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks of pages that nobody holds but that can be hit."""
+        return self.pool.num_cached * self.blocks_per_page
+
     def num_pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
 

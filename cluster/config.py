@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cluster.api.limits import ApiLimits
 from cluster.default_model import DEFAULT_MODEL
+from cluster.setting_sources import SettingSource
 from cluster.sizes import parse_bytes
 from replica.engine_config import EngineConfig
 from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 
-ENVIRONMENT_PREFIX = "WARMLANE_"
 _SECRET = re.compile(r"(?:[0-9a-fA-F]{2}){16,64}")
 _ENGINE = {item.name: item.default for item in fields(EngineConfig)}
 
@@ -23,7 +21,7 @@ _ENGINE = {item.name: item.default for item in fields(EngineConfig)}
 def setting(default: Any, help: str, *, low: float | None = None, high: float | None = None, shown: bool = True) -> Any:
     """A field of ServeConfig. low, high: inclusive bounds of a number. help: shown by `warmlane serve --help`.
 
-    shown: False for what must not stand in logs and process lists; it has no flag.
+    shown: False for what must not stand in logs and process lists; it has no flag, and no message proposes it.
     """
     metadata = {"help": help, "low": low, "high": high, "flag": shown}
     if isinstance(default, dict):
@@ -47,6 +45,9 @@ class ServeConfig:
     dtype: str = setting("auto", "auto, float32, float16 or bfloat16; auto is float32 on CPUs, else the checkpoint's")
     max_model_len: int | None = setting(None, "tokens of prompt and answer together; default: the model's", low=1)
     block_size: int = setting(_ENGINE["block_size"], "tokens of a KV block", low=1, high=1024)
+    page_size: int | None = setting(
+        None, "tokens of a physical page, a multiple of --block-size; default: what attention takes", low=1
+    )
     num_blocks: int | None = setting(None, "KV blocks of one replica; wins over --kv-memory", low=2)
     kv_memory: int | None = setting(None, "KV memory of one replica, e.g. 2GiB; default: by available memory", low=1)
     max_num_seqs: int = setting(_ENGINE["max_num_seqs"], "requests that one replica runs at once", low=1, high=65536)
@@ -112,6 +113,7 @@ class ServeConfig:
             device="cuda" if self.gpus_per_replica else "cpu",
             max_model_len=self.max_model_len,
             block_size=self.block_size,
+            page_size=self.page_size,
             num_blocks=self.num_blocks,
             kv_memory_bytes=self.kv_memory,
             # Replicas on CPUs share one memory and measure what is free at about the same time.
@@ -134,46 +136,25 @@ class ServeConfig:
 
         flags: only those that were given. file: YAML mapping, default `WARMLANE_CONFIG`. environment: default
         `os.environ`; every variable that starts with WARMLANE_ must name a field.
-        Raises ValueError for unknown names and values out of bounds, OSError for a file that cannot be read.
+        Raises ValueError for unknown names, values out of bounds and a file that cannot be read.
         """
-        variables = _from_environment(os.environ if environment is None else environment)
-        file = file or variables.pop("config", None)
+        variables = SettingSource.environment(os.environ if environment is None else environment)
+        file = file or variables.values.pop("config", None)
         settings: dict[str, Any] = {}
-        for source, values in (
-            (str(file), _from_file(Path(file)) if file else {}),
-            ("the environment", variables),
-            ("the command line", dict(flags or {})),
-        ):
-            settings |= _checked_values(source, values)
+        if file:
+            settings |= _checked_values(SettingSource.file(Path(file)))
+        settings |= _checked_values(variables)
+        settings |= _checked_values(SettingSource.command_line(flags or {}))
         return cls(**settings)
 
     def with_settings(self, **settings: Any) -> "ServeConfig":
-        return replace(self, **_checked_values("settings", settings))
+        return replace(self, **_checked_values(SettingSource.command_line(settings)))
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    prefix = ENVIRONMENT_PREFIX
-    return {name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)}
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a mapping of settings, got {type(content).__name__}")
-    return {str(name).replace("-", "_"): value for name, value in content.items()}
-
-
-def _checked_values(source: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_values(source: SettingSource) -> dict[str, Any]:
     known = {item.name: item for item in fields(ServeConfig)}
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise ValueError(f"unknown setting {', '.join(unknown)} in {source}; known are {', '.join(known)}")
-    return {name: _typed(name, known[name].type, value) for name, value in values.items()}
+    source.check_names(known, [name for name, item in known.items() if item.metadata["flag"]])
+    return {name: _typed(name, known[name].type, value) for name, value in source.values.items()}
 
 
 def _typed(name: str, kind: Any, value: Any) -> Any:
@@ -189,6 +170,8 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
         return parse_bytes(name, value)
     wants_int = kind is int or int in getattr(kind, "__args__", ())
     if not wants_int:
+        if isinstance(value, list | dict):
+            raise ValueError(f"{name} must be one text, got {value!r}")
         return str(value)
     try:
         if isinstance(value, bool | float):

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cluster.config import ServeConfig
 from cluster.default_model import DEFAULT_MODEL, ModelUnavailable
+from cluster.gpu_check import check_gpus
 from cluster.lab.arm_result import ArmResult, differences_in_work
 from cluster.lab.cluster_process import ClusterFailed, ClusterProcess
 from cluster.lab.conversations import Conversation, load_conversations
@@ -38,9 +41,10 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever ends the demo, its cluster is stopped
     try:
+        _check(args)
         resolve_model(args.model, console)  # here and not in the cluster, where nobody would see the progress
-    except ModelUnavailable as error:
-        console.print(f"warmlane: {error}", style="red", highlight=False, markup=False)
+    except (ModelUnavailable, ValueError) as error:
+        print(f"warmlane: {error}", file=sys.stderr)
         return 1
     conversations = load_conversations()
     num_requests = sum(len(conversation.exchanges) for conversation in conversations)
@@ -60,6 +64,15 @@ def run(args: argparse.Namespace) -> int:
             return 1
     console.print(_table(*arms))
     return _verdict(console, *arms)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Both clusters' settings and this command's own, before anything starts. Raises ValueError."""
+    for policy in (args.baseline, args.policy):
+        check_gpus(ServeConfig.load({"model": args.model, "replicas": args.replicas, "policy": policy}))
+    for name in ("users", "max_tokens"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(args, name)}")
 
 
 def _run_arm(

@@ -71,7 +71,7 @@ class Ingress:
         # Ray Serve echoes X-Request-Id itself; twice would be two headers.
         self._app = build_http_app(
             generation,
-            ModelApi(model, tokenizer, limits),
+            ModelApi(model, reader, limits),
             {**operations.handlers(), **PolicyApi(self._policy, limits).handlers(), **reset.handlers()},
             metrics.count_failure,
             echo_request_id=False,

@@ -2,8 +2,9 @@
 
 import argparse
 import secrets
+import sys
 
-from cluster.api.tenants import key_hash
+from cluster.api.tenants import Tenant, key_hash
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +14,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the key, which is stored nowhere, and the entry for the file that `--api-keys-file` names."""
     key = f"wl-{secrets.token_urlsafe(32)}"
+    try:
+        Tenant(name=args.tenant, key_hashes=(key_hash(key),))
+    except ValueError as error:
+        print(f"warmlane: {error}", file=sys.stderr)
+        return 1
     print(f"# key, shown once: {key}")
     if args.tenant == "admin":
         print(f'admin_key_sha256: "{key_hash(key)}"')

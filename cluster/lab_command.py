@@ -19,7 +19,8 @@ from cluster.lab.simulated_router import PolicyFailed
 from cluster.lab.trace import TextTokenizer, Trace
 from cluster.lab.trace_files import BUNDLED, SYNTHETIC, load_trace
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
-from router.policies.registry import POLICIES
+from replica.engine_config import EngineConfig
+from router.policies.registry import POLICIES, make_policy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     console = Console()
     policies, weights = _policies(args)
-    seeds = [int(seed) for seed in args.seeds.split(",")]
+    seeds = _seeds(args.seeds)
+    for path in (args.json, args.html):
+        _check_folder(path)
     trace = load_trace(
         args.trace,
         num_requests=args.requests,
@@ -111,8 +114,26 @@ def _policies(args: argparse.Namespace) -> tuple[list[str], dict[str, dict[str, 
         policy, _, weight = name.partition(".")
         if policy not in policies or not weight:
             raise ValueError(f"--weights wants POLICY.NAME=VALUE with a policy of the comparison, got {item!r}")
-        weights.setdefault(policy, {})[weight] = float(value)
+        try:
+            weights.setdefault(policy, {})[weight] = float(value)
+        except ValueError:
+            raise ValueError(f"--weights wants a number for {name}, got {value!r}") from None
+    for policy in policies:
+        make_policy(policy, weights.get(policy, {}))  # unknown weights are refused before a trace is read
     return policies, weights
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--seeds must be whole numbers with commas between, got {text!r}") from None
+
+
+def _check_folder(path: Path | None) -> None:
+    """Before minutes of work whose result could not be written."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} to write {path.name} into")
 
 
 def _scenario(args: argparse.Namespace, trace: Trace) -> Scenario:
@@ -146,6 +167,8 @@ def _tokenizer(model: str | None) -> TextTokenizer:
 
 
 def _fit(args: argparse.Namespace) -> int:
+    _check_folder(args.out)
+    EngineConfig(model=args.model, device=args.device, dtype=args.dtype, threads=args.threads)  # refused before torch
     from cluster.lab.cost_fit import fit_cost_model  # imports torch
     from cluster.model_store import resolve_model
 

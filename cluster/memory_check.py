@@ -43,7 +43,7 @@ def check_one_request_fits(config: ServeConfig, model_dir: Path) -> None:
     from replica.model_footprint import model_footprint  # imports torch: only where there is something to check
 
     dtype = facts.resolved_dtype(config.dtype, on_gpu=config.gpus_per_replica > 0)
-    needed = model_footprint(str(model_dir), dtype).request_bytes(window, config.block_size)
+    needed = model_footprint(str(model_dir), dtype).request_bytes(window, config.page_size or config.block_size)
     if config.kv_memory < needed:
         raise ValueError(
             f"kv_memory must hold one request of max_model_len={window} tokens ({format_bytes(needed)}), "

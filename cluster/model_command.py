@@ -29,28 +29,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Progress on standard error, the answer alone on standard output."""
     try:
+        kv_memory = _kv_memory(args) if args.action == "inspect" else 0
         folder = str(resolve_model(args.model, Console(stderr=True)))
         if args.action == "fetch":
             print(folder)
         else:
-            Console().print(_inspection(args, folder))
+            Console().print(_inspection(args, folder, kv_memory))
     except (ModelUnavailable, ValueError, OSError) as error:
         print(f"warmlane: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _inspection(args: argparse.Namespace, folder: str) -> Table:
-    """Raises ValueError for numbers out of bounds or a model that cannot be served (UnsupportedModel)."""
-    from replica.model_footprint import model_footprint  # imports torch
-
+def _kv_memory(args: argparse.Namespace) -> int:
+    """Checks what can be checked without the model. Raises ValueError."""
     if not 1 <= args.block_size <= 1024:
         raise ValueError(f"block_size must be between 1 and 1024 tokens, got {args.block_size}")
-    kv_memory = parse_bytes("kv_memory", args.kv_memory)
+    if args.tokens is not None and args.tokens < 1:
+        raise ValueError(f"tokens must be at least 1, got {args.tokens}")
+    return parse_bytes("kv_memory", args.kv_memory)
+
+
+def _inspection(args: argparse.Namespace, folder: str, kv_memory: int) -> Table:
+    """Raises ValueError for more tokens than the window or a model that cannot be served (UnsupportedModel)."""
     window = read_model_facts(folder).max_model_len(None)
     num_tokens = window if args.tokens is None else args.tokens
-    if not 1 <= num_tokens <= window:
+    if num_tokens > window:
         raise ValueError(f"tokens must be between 1 and the model's window of {window}, got {num_tokens}")
+    from replica.model_footprint import model_footprint  # imports torch: last
+
     cost = model_footprint(folder, args.dtype)
     table = Table(title=f"{args.model} in {args.dtype}", show_header=False)
     for name, count in (

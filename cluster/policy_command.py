@@ -5,17 +5,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 
+from cluster.cluster_call import ClusterRefused, ask_cluster, not_warmlane
 from router.policies.registry import POLICIES
 
-TIMEOUT_SECONDS = 15.0
-
-
-class PolicyRefused(RuntimeError):
-    """The cluster did not answer, or did not take the policy."""
+PATH = "/admin/policy"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +31,10 @@ def run(args: argparse.Namespace) -> int:
     """Returns 0, or 1 when the policy was refused or not all ingresses have it."""
     try:
         body = {"policy": args.name, "weights": parse_weights(args.weights)} if args.action == "set" else None
-        answer = _ask(args.url, body, args.key_file)
-    except (PolicyRefused, ValueError, OSError) as error:
+        answer = ask_cluster(args.url, PATH, body, args.key_file)
+        if not {"policy", "weights", "ingresses", "errors", "agreed"} <= set(answer):
+            raise ClusterRefused(not_warmlane(args.url, PATH, 200))
+    except (ClusterRefused, ValueError) as error:
         print(f"warmlane: {error}", file=sys.stderr)
         return 1
     Console().print(_table(answer))
@@ -57,20 +55,6 @@ def parse_weights(arguments: list[str]) -> dict[str, float]:
         except ValueError:
             raise ValueError(f"a weight must be written as name=number, got {argument!r}") from None
     return weights
-
-
-def _ask(url: str, body: dict[str, Any] | None, key_file: Path | None) -> dict[str, Any]:
-    """key_file: not the key itself, which would stand in the list of processes."""
-    headers = {"authorization": f"Bearer {key_file.read_text().strip()}"} if key_file is not None else {}
-    method, address = ("GET" if body is None else "POST"), f"{url.rstrip('/')}/admin/policy"
-    try:
-        response = httpx.request(method, address, json=body, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
-        answer = response.json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise PolicyRefused(f"{address} gave no answer: {error}") from error
-    if response.status_code != 200:
-        raise PolicyRefused(answer.get("error", {}).get("message", f"{address} answered {response.status_code}"))
-    return dict(answer)
 
 
 def _table(answer: dict[str, Any]) -> Table:

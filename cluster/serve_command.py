@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+from cluster.api.tenants import read_api_keys
 from cluster.cluster_supervisor import ClusterFailed, ClusterSupervisor
 from cluster.config import ServeConfig
 from cluster.default_model import ModelUnavailable
-from cluster.embedded_redis import RedisUnavailable
+from cluster.embedded_redis import RedisUnavailable, check_redis
 from cluster.free_ports import PortTaken, check_free
 from cluster.gpu_check import check_gpus
 from cluster.memory_check import check_memory, check_one_request_fits
@@ -49,8 +50,7 @@ def run(args: argparse.Namespace) -> int:
     flags = {item.name: getattr(args, item.name) for item in fields(ServeConfig) if hasattr(args, item.name)}
     try:
         config = ServeConfig.load(flags, args.config)
-        check_free(config.host, config.port)
-        check_gpus(config)
+        _check_surroundings(config)
         model_dir = resolve_model(config.model, console)
         check_memory(config, model_dir)
         check_one_request_fits(config, model_dir)
@@ -59,6 +59,16 @@ def run(args: argparse.Namespace) -> int:
     except REFUSALS as error:
         return _refuse(error)
     return _serve(ClusterSupervisor(config, model_dir), StartupReport(config, console))
+
+
+def _check_surroundings(config: ServeConfig) -> None:
+    """What takes no time to check, before a model is fetched or read."""
+    check_free(config.host, config.port)
+    check_gpus(config)
+    if config.api_keys_file is not None:
+        read_api_keys(config.api_keys_file)
+    if config.redis_url is not None:
+        check_redis(config.redis_url)
 
 
 def _serve(cluster: ClusterSupervisor, report: StartupReport) -> int:
@@ -72,12 +82,14 @@ def _serve(cluster: ClusterSupervisor, report: StartupReport) -> int:
     except REFUSALS as error:
         keep_folder, code = cluster.log is not None, _refuse(error)
     finally:
-        if cluster.folder is not None:
+        was_started = cluster.folder is not None
+        if was_started:
             report.stopping()
         cluster.stop()
         if not keep_folder:
             cluster.remove_folder()
-    report.stopped(cluster.log if keep_folder else None)
+    if was_started:
+        report.stopped(cluster.log if keep_folder else None)
     return code
 
 

@@ -69,7 +69,7 @@ class ChatTokenizer:
         return await self._run(size, self._encode_chat, messages, tools)
 
     async def decode(self, token_ids: Sequence[int]) -> str:
-        return await self._run(len(token_ids), self._backend.decode, list(token_ids), False)
+        return await self._run(len(token_ids), self._decode, list(token_ids))
 
     def min_tokens(self, num_bytes: int) -> int:
         """No text of so many UTF-8 bytes has fewer tokens: a token's name is never shorter than what it stands for."""
@@ -103,6 +103,9 @@ class ChatTokenizer:
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._backend.decode_batch([token_ids], skip_special_tokens=False)[0]
 
     def _encode_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
         marks = self._control_tokens.marks_for(strings_in([*messages, *tools]))

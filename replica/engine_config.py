@@ -11,8 +11,8 @@ class EngineConfig:
     max_model_len: tokens of prompt and answer together; None is the model's own window.
     block_size: tokens of a hash block, the grain of matching. page_size: tokens of a physical page, a multiple of it;
     None is the smallest that the attention backend takes.
-    num_blocks, kv_memory_bytes: size of the pool (num_blocks counts pages); blocks win over bytes, bytes over what
-    memory allows.
+    num_blocks, kv_memory_bytes: size of the pool; blocks win over bytes, bytes over what memory allows. num_blocks
+    counts blocks of block_size tokens, of which a page may hold several.
     memory_fraction: share of the free memory that the pool may take where neither is given.
     max_num_seqs: requests that run at once. max_num_batched_tokens: the token budget of a step.
     max_waiting_requests, max_waiting_tokens: beyond these a request is refused (HTTP 429).
@@ -53,6 +53,8 @@ class EngineConfig:
                 raise ValueError(f"{name} must be between {low} and {high}, got {value}")
         if self.page_size is not None and (self.page_size < 1 or self.page_size % self.block_size):
             raise ValueError(f"page_size must be a multiple of block_size ({self.block_size}), got {self.page_size}")
+        if self.num_blocks is not None and self.num_blocks * self.block_size < (self.page_size or 0):
+            raise ValueError(f"num_blocks must fill a page of {self.page_size} tokens, got {self.num_blocks} blocks")
         if not 0.0 < self.memory_fraction <= 1.0:
             raise ValueError(f"memory_fraction must be above 0 and at most 1, got {self.memory_fraction}")
         if not 0.0 <= self.watermark < 0.5:

@@ -92,4 +92,5 @@ def _verified_backend(
             logger.warning("attention backend %s does not suit this model: %s", backend.name, error)
         else:
             return shapes, backend, page_size, forward
-    raise ValueError("no attention backend can run here")
+    pages = f" with page_size {config.page_size}" if config.page_size is not None else ""
+    raise ValueError(f"no attention backend can run here{pages}")

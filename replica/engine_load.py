@@ -7,13 +7,13 @@ from replica.step_cost import StepCost
 
 def engine_load(scheduler: Scheduler, cost: StepCost) -> ReplicaLoad:
     """May be called from another thread than the engine's: single numbers are then one step apart at most."""
-    pool = scheduler.manager.pool
+    manager = scheduler.manager
     return ReplicaLoad(
         num_running=len(scheduler.running),
         num_waiting=len(scheduler.waiting),
         queued_prefill_tokens=scheduler.num_queued_prefill_tokens,
-        num_free_blocks=pool.num_free,
-        num_blocks=pool.num_pages,
+        num_free_blocks=manager.num_free_blocks,
+        num_blocks=manager.num_blocks,
         prefill_tokens_per_second=cost.prefill_tokens_per_second,
         decode_step_seconds=cost.decode_step_seconds,
     )

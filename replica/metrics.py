@@ -103,18 +103,18 @@ class EngineMetrics(EngineObserver, Collector):
         yield self._family(CounterMetricFamily, "kv_events", "Blocks stored and removed, caches cleared", kinds, "kind")
 
     def _gauges(self, engine: Engine) -> Iterator[Metric]:
-        scheduler, pool = engine.scheduler, engine.manager.pool
+        scheduler, manager = engine.scheduler, engine.manager
         running, waiting = len(scheduler.running), len(scheduler.waiting)
         yield self._family(GaugeMetricFamily, "running_requests", "Requests with pages", {(): running})
         yield self._family(GaugeMetricFamily, "waiting_requests", "Requests in the queue", {(): waiting})
-        left = engine.num_pages_out_of_window
+        left = engine.num_pages_out_of_window * manager.blocks_per_page
         yield self._family(
             GaugeMetricFamily, "kv_blocks_out_of_window", "Blocks that every windowed layer has left behind", {(): left}
         )
         states = {
-            ("active",): pool.num_active,
-            ("cached",): pool.num_cached,
-            ("free",): pool.num_free - pool.num_cached,
+            ("active",): manager.num_blocks - manager.num_free_blocks,
+            ("cached",): manager.num_cached_blocks,
+            ("free",): manager.num_free_blocks - manager.num_cached_blocks,
         }
         yield self._family(GaugeMetricFamily, "kv_blocks", "Blocks of the pool by state", states, "state")
 

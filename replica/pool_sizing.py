@@ -34,12 +34,13 @@ def num_pages(
     """Given blocks win over given bytes, and bytes over what memory allows (A37).
 
     Raises PoolTooSmall with the numbers where bytes or memory do not hold one request of max_model_len tokens. A given
-    number of blocks is taken as it is: longer requests are then refused one by one (A22).
+    number of blocks is taken as it is, as far as it fills whole pages: longer requests are then refused one by one
+    (A22). It must fill one page.
     """
     page_bytes = bytes_per_token(shapes, dtype) * page_size
     needed = -(-max_model_len // page_size)
     if config.num_blocks is not None:
-        return config.num_blocks
+        return _pages_of(config.num_blocks, config.block_size, page_size)
     if config.kv_memory_bytes is not None:
         pages, origin = config.kv_memory_bytes // page_bytes, f"kv_memory_bytes={config.kv_memory_bytes}"
     else:
@@ -53,6 +54,16 @@ def num_pages(
             f"one request of max_model_len={max_model_len} tokens needs {needed} blocks of {page_size} tokens "
             f"({needed * page_bytes} bytes), but {origin} gives {pages} ({pages * page_bytes} bytes): "
             "lower max_model_len or give more memory"
+        )
+    return pages
+
+
+def _pages_of(num_blocks: int, block_size: int, page_size: int) -> int:
+    pages = num_blocks * block_size // page_size
+    if not pages:
+        raise PoolTooSmall(
+            f"num_blocks must be at least {page_size // block_size}, got {num_blocks}: a page has {page_size} tokens, "
+            f"a block {block_size}"
         )
     return pages
 

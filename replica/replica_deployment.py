@@ -46,7 +46,7 @@ class ReplicaDeployment:
             incarnation=self.incarnation,
             canary=hasher.canary,
             block_size=engine.block_size,
-            num_blocks=built.manager.pool.num_pages,
+            num_blocks=built.manager.num_blocks,
             started_at=time.time(),
         )
         self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._engine.load)

@@ -1,5 +1,6 @@
 """`/v1/models`, `/tokenize` and `/detokenize`: what a client asks about the model itself."""
 
+import asyncio
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,7 +11,7 @@ from cluster.api.chat_request import ChatMessage
 from cluster.api.errors import bad_request, model_not_found
 from cluster.api.generation_api import ServedModel
 from cluster.api.limits import ApiLimits
-from cluster.api.prompt_reader import Tokenizer
+from cluster.api.prompt_reader import PromptReader
 from cluster.api.request_body import read_json_object, validate
 from cluster.api.responses import Model, ModelList
 
@@ -35,9 +36,13 @@ class DetokenizeRequest(BaseModel):
 
 
 class ModelApi:
-    def __init__(self, model: ServedModel, tokenizer: Tokenizer, limits: ApiLimits):
+    """Bodies of any size cost no more than prompts do, and none of it on the event loop: texts that cannot fit the
+    window are refused unread, as prompts are (57)."""
+
+    def __init__(self, model: ServedModel, reader: PromptReader, limits: ApiLimits):
         self._model = model
-        self._tokenizer = tokenizer
+        self._reader = reader
+        self._tokenizer = reader.tokenizer
         self._limits = limits
         self._entry = Model(id=model.name, created=model.created, max_model_len=model.max_model_len)
 
@@ -54,28 +59,24 @@ class ModelApi:
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("Give either prompt or messages.", "prompt")
         if body.messages is not None:
-            ids = await self._encode_chat(body.messages)
+            ids = await self._reader.encode_chat(body.messages)
         else:
-            ids = await self._tokenizer.encode(body.prompt or "", body.add_special_tokens)
-        answer: dict[str, Any] = {"count": len(ids), "max_model_len": self._model.max_model_len, "tokens": ids}
-        if body.return_token_strs:
-            answer["token_strs"] = self._tokenizer.token_strings(ids)
-        return JSONResponse(answer)
+            ids = await self._reader.encode(body.prompt or "", body.add_special_tokens)
+        return await asyncio.to_thread(self._tokens_response, ids, body.return_token_strs)
 
     async def detokenize(self, request: Request) -> Response:
-        body = validate(DetokenizeRequest, await read_json_object(request, self._limits.max_body_bytes))
+        fields = await read_json_object(request, self._limits.max_body_bytes)
+        self._reader.refuse_long_answer(fields.get("tokens"), "tokens")  # before millions of ids are looked at
+        body = validate(DetokenizeRequest, fields)
         self._check_name(body.model)
-        size = self._tokenizer.vocab_size
-        wrong = next((token for token in body.tokens if not 0 <= token < size), None)
-        if wrong is not None:
-            raise bad_request(f"Invalid value for tokens: ids must be between 0 and {size - 1}, got {wrong}", "tokens")
+        self._reader.check_vocabulary(body.tokens, "tokens")
         return JSONResponse({"prompt": await self._tokenizer.decode(body.tokens)})
 
-    async def _encode_chat(self, messages: list[ChatMessage]) -> list[int]:
-        try:
-            return await self._tokenizer.encode_chat([message.for_template() for message in messages])
-        except ValueError as error:
-            raise bad_request(f"Invalid value for messages: {error}", "messages") from error
+    def _tokens_response(self, ids: list[int], with_strings: bool) -> Response:
+        answer: dict[str, Any] = {"count": len(ids), "max_model_len": self._model.max_model_len, "tokens": ids}
+        if with_strings:
+            answer["token_strs"] = self._tokenizer.token_strings(ids)
+        return JSONResponse(answer)
 
     def _check_name(self, name: str | None) -> None:
         if name is not None and name != self._model.name:

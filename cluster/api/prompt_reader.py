@@ -37,14 +37,23 @@ class PromptReader:
 
     async def chat(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> list[int]:
         begin = time.perf_counter()
+        ids = await self.encode_chat(messages, tools)
+        self._observe_seconds(time.perf_counter() - begin)
+        return self.checked(ids, "messages")
+
+    async def encode_chat(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> list[int]:
+        """Ids of any length, except those of a text that cannot fit (57)."""
         rendered = [message.for_template() for message in messages]
         self._refuse_long_text("".join(str(message.get("content") or "") for message in rendered), "messages")
         try:
-            ids = await self.tokenizer.encode_chat(rendered, [tool.for_template() for tool in tools])
+            return await self.tokenizer.encode_chat(rendered, [tool.for_template() for tool in tools])
         except ValueError as error:
             raise bad_request(f"Invalid value for messages: {error}", "messages") from error
-        self._observe_seconds(time.perf_counter() - begin)
-        return self.checked(ids, "messages")
+
+    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of any length, except those of a text that cannot fit (57)."""
+        self._refuse_long_text(text, "prompt")
+        return await self.tokenizer.encode(text, add_special_tokens)
 
     async def prompts(self, prompts: Sequence[str] | Sequence[list[int]]) -> list[list[int]]:
         return list(await asyncio.gather(*map(self._prompt, prompts)))
@@ -59,9 +68,8 @@ class PromptReader:
     async def _prompt(self, prompt: str | list[int]) -> list[int]:
         if not isinstance(prompt, str):
             return self.checked(prompt, "prompt")
-        self._refuse_long_text(prompt, "prompt")
         begin = time.perf_counter()
-        ids = await self.tokenizer.encode(prompt)
+        ids = await self.encode(prompt)
         self._observe_seconds(time.perf_counter() - begin)
         return self.checked(ids, "prompt")
 
@@ -80,6 +88,15 @@ class PromptReader:
         for ids in lists:
             if isinstance(ids, list) and len(ids) >= self._max_model_len and type(ids[0]) is int:
                 raise self._too_long(f"{len(ids)}", "prompt")
+
+    def refuse_long_answer(self, ids: Any, param: str) -> None:
+        """The same for an unchecked list of ids that may be a prompt with its answer, which may fill the window."""
+        if isinstance(ids, list) and len(ids) > self._max_model_len:
+            raise context_length_exceeded(
+                f"This model's maximum context length is {self._max_model_len} tokens; "
+                f"what you sent as {param} has {len(ids)} tokens.",
+                param,
+            )
 
     def _refuse_long_text(self, text: str, param: str) -> None:
         """A text that cannot fit whatever its tokens are is refused before seconds of tokenising (57)."""

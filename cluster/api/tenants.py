@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from cluster.yaml_file import read_yaml
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -77,17 +77,16 @@ class ApiKeys:
 def read_api_keys(path: str | Path) -> ApiKeys:
     """Reads a YAML file: `admin_key_sha256` and `tenants`, see `warmlane key`.
 
-    Raises ValueError that names the field at fault and OSError for a file that cannot be read.
+    Raises ValueError that names the file and the field at fault.
     """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
-    content = _mapping(f"{path}", content, {"admin_key_sha256", "tenants"})
+    content = _mapping(f"{path}", read_yaml(path), {"admin_key_sha256", "tenants"})
     entries = content.get("tenants") or []
     if not isinstance(entries, list):
         raise ValueError(f"tenants in {path} must be a list, got {type(entries).__name__}")
-    return ApiKeys(tuple(map(_tenant, entries)), _hashes(content.get("admin_key_sha256")))
+    try:
+        return ApiKeys(tuple(map(_tenant, entries)), _hashes(content.get("admin_key_sha256")))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _tenant(entry: Any) -> Tenant:

@@ -67,16 +67,21 @@ def serve(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         (["--policy", "fastest"], "got 'fastest'"),
         (["--dtype", "int3"], "dtype must be auto, float32, float16 or bfloat16, got 'int3'"),
         (["--model", "/nonexistent/model"], "neither a folder nor a hub id"),
-        (["--config", "/nonexistent.yaml"], "/nonexistent.yaml"),
+        (["--config", "/nonexistent.yaml"], "cannot read /nonexistent.yaml: No such file or directory"),
+        (["--api-keys-file", "/nonexistent.yaml"], "cannot read /nonexistent.yaml: No such file or directory"),
+        (["--redis-url", "nonsense"], "redis_url nonsense: Redis URL must specify"),
+        (["--redis-url", "redis://127.0.0.1:1"], "redis_url redis://127.0.0.1:1"),
         (["--host", "203.0.113.1"], "Cannot assign requested address"),
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_code_1(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    code, output = serve(capsys, *arguments)
+    code = main(["serve", "--port", str(FreePorts()()), *arguments])
+    shown, output = capsys.readouterr()
     assert code == 1
     assert message in output
+    assert shown == ""  # nothing was started, so nothing is said to have stopped
     assert output.startswith("warmlane: ")
     assert output.count("\n") == 1
 
@@ -98,14 +103,6 @@ def test_a_taken_port_is_refused_before_anything_starts(
     code = main(["serve", "--model", str(model), "--port", str(taken_port)])
     assert code == 1
     assert f"port {taken_port} on 127.0.0.1 cannot be taken" in capsys.readouterr().err
-
-
-def test_a_redis_that_does_not_answer_is_refused_before_anything_starts(
-    capsys: pytest.CaptureFixture[str], model: Path
-) -> None:
-    code, output = serve(capsys, "--model", str(model), "--redis-url", "redis://127.0.0.1:1")
-    assert code == 1
-    assert "redis_url redis://127.0.0.1:1" in output
 
 
 def test_gpus_that_the_machine_lacks_are_refused(tmp_path: Path) -> None:
@@ -184,6 +181,48 @@ def test_the_command_line_starts_without_loading_torch_or_ray() -> None:
     code = "import sys; from cluster import cli, serve_command; print(sorted({'torch', 'ray'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+REFUSED = [
+    ["serve", "--replicas", "0"],
+    ["serve", "--gpus-per-replica", "1", "--replicas", "1000"],
+    ["serve", "--redis-url", "nonsense"],
+    ["serve", "--api-keys-file", "/nonexistent.yaml"],
+    ["serve", "--config", "/nonexistent.yaml"],
+    ["demo", "--replicas", "0"],
+    ["demo", "--policy", "fastest"],
+    ["demo", "--users", "0"],
+    ["model", "inspect", "--block-size", "0"],
+    ["model", "inspect", "--tokens", "0"],
+    ["model", "inspect", "--kv-memory", "lots"],
+    ["lab", "fit", "--threads", "0"],
+    ["lab", "fit", "--out", "/nonexistent/cost.json"],
+    ["lab", "compare", "--trace", "sgd", "--seeds", "x"],
+    ["lab", "compare", "--trace", "sgd", "--policies", "fastest"],
+    ["lab", "compare", "--trace", "sgd", "--weights", "lmetric.speed=1"],
+    ["lab", "compare", "--trace", "sgd", "--weights", "lmetric.speed=fast"],
+    ["lab", "compare", "--trace", "sgd", "--json", "/nonexistent/out.json"],
+    ["policy", "show", "--url", "nonsense"],
+    ["key", "no such name"],
+]
+REFUSE_ALL = """
+import json, sys
+from cluster.cli import main
+codes = [main(arguments) for arguments in json.loads(sys.argv[1])]
+print(json.dumps([codes, sorted({"torch", "ray", "transformers"} & set(sys.modules))]))
+"""
+
+
+def test_what_is_cheap_to_check_is_checked_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    """One process for all of them: an import by any would show."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}  # no model is there, and none may be fetched
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSE_ALL, json.dumps(REFUSED)],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == [[1] * len(REFUSED), []]
+    assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == ["warmlane"] * len(REFUSED)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_host_that_is_not_here_is_named() -> None:

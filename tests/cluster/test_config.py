@@ -52,6 +52,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "max_body_bytes": "4MiB",
         "dtype": "float32",
         "redis_url": "redis://127.0.0.1:1",
+        "page_size": "64",
         "max_num_batched_tokens": "777",
         "num_ingress": "7",
         "secret": "ab" * 16,
@@ -63,18 +64,36 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize(
-    ("yaml", "environment", "flags"),
+    ("yaml", "environment", "flags", "message"),
     [
-        ("replica: 3\n", {}, {}),
-        ("", {"WARMLANE_REPLICA": "3"}, {}),
-        ("", {}, {"replica": 3}),
+        ("replica: 3\n", {}, {}, r"unknown setting replica in .*config\.yaml; did you mean replicas\?$"),
+        ("num-ingresses: 3\n", {}, {}, r"unknown setting num-ingresses in .*; did you mean num_ingress\?$"),
+        (
+            "",
+            {"WARMLANE_REPLICA": "3"},
+            {},
+            r"unknown variable WARMLANE_REPLICA in the environment; did you mean WARMLANE_REPLICAS\?$",
+        ),
+        ("", {"WARMLANE_bogus": "1"}, {}, r"variable WARMLANE_bogus in .*known are WARMLANE_MODEL, WARMLANE_SERVED"),
+        ("", {}, {"replica": 3}, r"unknown setting replica in the command line; did you mean replicas\?$"),
+        ("1: 2\n", {}, {}, r"unknown setting 1 in .*known are model, served_model_name"),
     ],
 )
-def test_unknown_names_are_refused_in_every_source(
-    tmp_path: Path, yaml: str, environment: dict[str, str], flags: dict[str, object]
+def test_unknown_names_are_refused_in_every_source_as_they_were_written(
+    tmp_path: Path, yaml: str, environment: dict[str, str], flags: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=r"unknown setting replica in .*known are model"):
+    with pytest.raises(ValueError, match=message):
         load(tmp_path, yaml, environment, **flags)
+
+
+@pytest.mark.parametrize("name", ["secre", "bogus", "WARMLANE_SECRETS"])
+def test_no_message_proposes_what_must_not_stand_on_a_command_line(tmp_path: Path, name: str) -> None:
+    for source in ({"yaml": f"{name}: 1"}, {"environment": {f"WARMLANE_{name}": "1"}}, {name: 1}):
+        with pytest.raises(ValueError) as caught:
+            load(tmp_path, **source)  # type: ignore[arg-type]
+        _, _, proposed = str(caught.value).partition(";")
+        assert proposed
+        assert "secret" not in proposed.lower()
 
 
 @pytest.mark.parametrize(
@@ -94,6 +113,9 @@ def test_unknown_names_are_refused_in_every_source(
         ("kv_memory", 0, "kv_memory must be at least 1, got 0"),
         ("dtype", "int3", "dtype must be auto, float32, float16 or bfloat16, got 'int3'"),
         ("model", "", "model must not be empty"),
+        ("model", ["a"], "model must be one text, got ['a']"),
+        ("page_size", 24, "page_size must be a multiple of block_size (16), got 24"),
+        ("page_size", 0, "page_size must be at least 1, got 0"),
         ("policy_weights", "a", "policy_weights must be name=value,name=value, got 'a'"),
     ],
 )
@@ -116,6 +138,12 @@ def test_an_unknown_policy_or_weight_is_refused_before_anything_starts(settings:
         ServeConfig.load(settings, environment={})
 
 
+def test_a_pool_must_hold_a_page() -> None:
+    with pytest.raises(ValueError, match="num_blocks must fill a page of 64 tokens, got 3 blocks"):
+        ServeConfig(page_size=64, num_blocks=3)
+    assert ServeConfig(page_size=64, num_blocks=4).num_blocks == 4
+
+
 def test_a_step_must_hold_one_token_of_each_running_request() -> None:
     with pytest.raises(ValueError, match=r"max_num_batched_tokens \(8\) must not be below max_num_seqs \(16\)"):
         ServeConfig(max_num_seqs=16, max_num_batched_tokens=8)
@@ -128,8 +156,10 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> N
 
 
 def test_the_engine_gets_what_was_set() -> None:
-    config = ServeConfig(kv_memory=parse_bytes("kv_memory", "1MiB"), gpus_per_replica=1, threads_per_replica=3)
+    kv_memory = parse_bytes("kv_memory", "1MiB")
+    config = ServeConfig(kv_memory=kv_memory, gpus_per_replica=1, threads_per_replica=3, page_size=64)
     engine = config.engine("/models/x", threads=7)
+    assert (engine.block_size, engine.page_size) == (16, 64)
     assert (engine.model, engine.device, engine.kv_memory_bytes, engine.threads) == ("/models/x", "cuda", 1 << 20, 3)
     assert ServeConfig().engine("/models/x", threads=7).threads == 7
 

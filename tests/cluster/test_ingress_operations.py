@@ -107,7 +107,7 @@ async def operations(tokenizer: ChatTokenizer) -> AsyncIterator[Operations]:
 
     scrape = ClusterScrape(CollectorRegistry(), "ingress-1", describing, lambda: (), no_siblings)
     handlers = OperationsApi(router, generation, scrape, readiness, limits).handlers()
-    app = build_http_app(generation, ModelApi(model, tokenizer, limits), handlers, on_failure=lambda error: None)
+    app = build_http_app(generation, ModelApi(model, reader, limits), handlers, on_failure=lambda error: None)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://warmlane") as client:
         yield Operations(client, router, replicas, describing, running, clock)
 

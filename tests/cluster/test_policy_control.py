@@ -257,22 +257,6 @@ def test_the_command_fails_where_ingresses_disagree(server: Any, capsys: pytest.
     ]
 
 
-@pytest.mark.parametrize("answer", [(200, b"<html>"), (502, b""), (404, b'{"detail": "no"}')])
-def test_what_is_no_cluster_is_said_so(
-    server: Any, answer: tuple[int, bytes], capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.answer = answer
-    assert main(["policy", "show", "--url", server.url]) == 1
-    assert f"{server.url}admin/policy" in capsys.readouterr().err
-
-
-def test_no_cluster_at_all(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    server.shutdown()
-    server.server_close()
-    assert main(["policy", "show", "--url", server.url]) == 1
-    assert "gave no answer" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("argument", ["speed", "=1", "speed=", "speed=fast", "speed=1=2"])
 def test_weights_are_name_and_number(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="a weight must be written as name=number"):

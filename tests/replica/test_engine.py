@@ -382,7 +382,7 @@ def test_reset_forgets_the_cache_of_an_idle_engine() -> None:
 @pytest.mark.parametrize("page_size", [2 * B, 16 * B, 64 * B])
 def test_large_pages_hit_at_the_grain_of_a_hash_block(page_size: int) -> None:
     """A partly matching page is copied on write: neither request sees the other's tokens (A7)."""
-    engine = tiny_engine(page_size=page_size, num_blocks=32)
+    engine = tiny_engine(page_size=page_size, num_blocks=32 * page_size // B)
     common = random_prompt(11 * B, seed=60)
     prompts = [common + random_prompt(3 * B + extra, seed=61 + extra) for extra in range(3)]
     expected = [answer(prompt, 6) for prompt in prompts]

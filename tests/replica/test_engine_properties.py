@@ -40,7 +40,7 @@ class EngineMachine(RuleBasedStateMachine):
     )
     def start(self, num_blocks: int, blocks_per_page: int, budget: int, caching: bool, watermark: float) -> None:
         self.engine = tiny_engine(
-            num_blocks=num_blocks // blocks_per_page,
+            num_blocks=num_blocks,
             page_size=blocks_per_page * BLOCK_SIZE,
             max_num_batched_tokens=budget,
             max_num_seqs=min(4, budget),

@@ -33,11 +33,11 @@ def samples(registry: CollectorRegistry) -> dict[tuple[str, tuple[str, ...]], fl
     return found
 
 
-def watched_engine() -> tuple[CollectorRegistry, object]:
+def watched_engine(**settings: int) -> tuple[CollectorRegistry, object]:
     disable_created_metrics()
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry, *LABELS.values())
-    config = EngineConfig(model="tiny", block_size=4, num_blocks=32)
+    config = EngineConfig(model="tiny", block_size=4, num_blocks=32, **settings)
     engine = build_engine(config, BlockHasher(bytes(16), "tiny", 4), observer=metrics, loaded=loaded(tiny_model()))
     metrics.watch(engine)
     return registry, engine
@@ -82,6 +82,20 @@ def test_gauges_are_fresh_while_requests_run() -> None:
     value = samples(registry)
     assert (value["warmlane_waiting_requests", ()], value["warmlane_running_requests", ()]) == (0, 1)
     assert value["warmlane_kv_blocks", ("active",)] == 5
+
+
+def test_a_larger_page_counts_as_the_blocks_that_it_holds() -> None:
+    registry, engine = watched_engine(page_size=16)
+    engine.add(greedy(random_prompt(18, seed=2), 9))  # type: ignore[attr-defined]
+    engine.step()  # type: ignore[attr-defined]
+    value = samples(registry)
+    assert [value["warmlane_kv_blocks", (state,)] for state in ("active", "cached", "free")] == [8, 0, 24]
+    load = engine_load(engine.scheduler, engine.cost)  # type: ignore[attr-defined]
+    assert (load.num_blocks, load.num_free_blocks) == (32, 24)
+    while engine.has_work:  # type: ignore[attr-defined]
+        engine.step()  # type: ignore[attr-defined]
+    value = samples(registry)
+    assert [value["warmlane_kv_blocks", (state,)] for state in ("active", "cached", "free")] == [0, 8, 24]
 
 
 def test_warm_up_measures_the_speed_and_leaves_nothing_behind() -> None:

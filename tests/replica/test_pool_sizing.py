@@ -12,9 +12,9 @@ SHAPES = [LayerShape(3, 64, 64)] * 30  # SmolLM2-135M
 TOKEN_BYTES = 30 * 3 * 128 * 4
 
 
-def pages(max_model_len: int = 8192, **config: object) -> int:
+def pages(max_model_len: int = 8192, page_size: int = 16, **config: object) -> int:
     engine_config = EngineConfig(model="m", **config)  # type: ignore[arg-type]
-    return pool_sizing.num_pages(engine_config, SHAPES, torch.float32, torch.device("cpu"), 16, max_model_len)
+    return pool_sizing.num_pages(engine_config, SHAPES, torch.float32, torch.device("cpu"), page_size, max_model_len)
 
 
 def test_a_token_costs_what_its_keys_and_values_cost() -> None:
@@ -26,6 +26,12 @@ def test_a37_given_blocks_win_over_given_bytes_and_bytes_over_memory(monkeypatch
     monkeypatch.setattr(pool_sizing, "_free_bytes", lambda device: 0)
     assert pages(num_blocks=5, kv_memory_bytes=1 << 40) == 5
     assert pages(kv_memory_bytes=1 << 30) == (1 << 30) // (16 * TOKEN_BYTES)
+
+
+def test_blocks_fill_pages_of_any_size_and_one_page_at_least() -> None:
+    assert pages(num_blocks=35, page_size=256) == 2
+    with pytest.raises(PoolTooSmall, match="num_blocks must be at least 16, got 15: a page has 256 tokens, a block 16"):
+        pages(num_blocks=15, page_size=256)
 
 
 def test_a37_a38_what_does_not_hold_one_request_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

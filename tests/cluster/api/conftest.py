@@ -54,7 +54,7 @@ async def api(tokenizer: ChatTokenizer) -> AsyncIterator[Api]:
     limits = ApiLimits(max_body_bytes=64 * 1024, max_choices=16)
     reader = PromptReader(tokenizer, WINDOW, observe_seconds=lambda seconds: None)
     generation = GenerationApi(model, reader, engine.open, limits, failures.append)
-    models = ModelApi(model, tokenizer, limits)
+    models = ModelApi(model, reader, limits)
     app = build_http_app(generation, models, {}, failures.append)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://warmlane") as client:

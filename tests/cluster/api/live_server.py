@@ -94,7 +94,7 @@ def live_app(
     limits = ApiLimits(max_body_bytes=64 * 1024, max_choices=16)
     reader = PromptReader(tokenizer, WINDOW, observe_seconds=lambda seconds: None)
     generation = GenerationApi(model, reader, lambda request: DirectCall(engine, request), limits, on_failure)
-    models = ModelApi(model, tokenizer, limits)
+    models = ModelApi(model, reader, limits)
     return build_http_app(generation, models, {}, on_failure, access=Access(keys=keys))
 
 

@@ -1,5 +1,7 @@
 """Models, tokenising and request ids."""
 
+import threading
+
 import pytest
 
 from tests.cluster.api.conftest import WINDOW, Api
@@ -51,6 +53,46 @@ async def test_bad_bodies_are_refused(api: Api, path: str, body: dict) -> None:
     response = await api.client.post(path, json=body)
     assert response.status_code == 400
     check("ErrorResponse", response.json())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "x" * 50_000}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x" * 50_000}]}, "messages"),
+        ("/detokenize", {"tokens": [0] * (WINDOW + 1)}, "tokens"),
+        ("/detokenize", {"tokens": ["not looked at"] * (WINDOW + 1)}, "tokens"),
+    ],
+)
+async def test_57_what_cannot_fit_is_refused_as_a_prompt_is_before_any_work(
+    api: Api, monkeypatch: pytest.MonkeyPatch, path: str, body: dict, param: str
+) -> None:
+    for name in ("encode", "encode_chat", "decode"):
+        monkeypatch.setattr(type(api.models._tokenizer), name, None)  # calling it would be a 500
+    response = await api.client.post(path, json=body)
+    assert response.status_code == 400
+    check("ErrorResponse", response.json())
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert f"maximum context length is {WINDOW} tokens" in error["message"]
+
+
+async def test_57_texts_longer_than_the_window_are_counted_where_they_might_have_fitted(api: Api) -> None:
+    answer = (await api.client.post("/tokenize", json={"prompt": "x y " * WINDOW})).json()
+    assert answer["count"] > WINDOW
+    whole = {"tokens": [5] * WINDOW}  # a prompt and its answer
+    assert (await api.client.post("/detokenize", json=whole)).status_code == 200
+
+
+async def test_57_tokens_are_written_off_the_event_loop(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    strings = api.models._tokenizer.token_strings
+    monkeypatch.setattr(
+        api.models._tokenizer, "token_strings", lambda ids: threads.append(threading.get_ident()) or strings(ids)
+    )
+    await api.client.post("/tokenize", json={"prompt": "hello", "return_token_strs": True})
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_39_the_request_id_is_echoed_and_never_used(api: Api) -> None:

@@ -52,7 +52,7 @@ def whole_app(tokenizer_dir: Path, engine: AsyncEngine) -> Any:
     scrape = ClusterScrape(CollectorRegistry(), "ingress-1", NobodyAsks(), lambda: (), no_siblings)
     readiness = Readiness(router, NobodyAsks(), lambda: frozenset())
     operations = OperationsApi(router, generation, scrape, readiness, limits)
-    return build_http_app(generation, ModelApi(model, tokenizer, limits), operations.handlers(), lambda error: None)
+    return build_http_app(generation, ModelApi(model, reader, limits), operations.handlers(), lambda error: None)
 
 
 @pytest.fixture(scope="module")

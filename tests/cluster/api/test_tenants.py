@@ -178,7 +178,7 @@ def test_the_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (f"tenants: [{{name: a, key_sha256: '{'0' * 64}', requests_per_minute: 0}}]", "requests_per_minute"),
         ("tenants: [{name: a}, {name: a}]", "twice"),
         ("admin_key_sha256: x", "admin_key_sha256"),
-        ("{", "not YAML"),
+        ("{", "line 1, column 2: while parsing"),
     ],
 )
 def test_mistakes_in_the_file_are_named(tmp_path: Path, text: str, message: str) -> None:
