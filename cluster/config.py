@@ -53,6 +53,9 @@ class ServeConfig:
     max_num_seqs: int = setting(_ENGINE["max_num_seqs"], "requests that one replica runs at once", low=1, high=65536)
     max_num_batched_tokens: int = setting(_ENGINE["max_num_batched_tokens"], "tokens of one engine step", low=1)
     threads_per_replica: int | None = setting(None, "torch threads; default: the cores shared out", low=1, high=1024)
+    deterministic: bool = setting(
+        False, "logits the same to the bit whatever the batch, the chunks and the hits (float32 on CPUs)"
+    )
     max_waiting_requests: int = setting(
         _ENGINE["max_waiting_requests"], "requests that may wait in one replica; beyond that 429", low=1
     )
@@ -86,6 +89,13 @@ class ServeConfig:
             raise ValueError(f"secret must be 32 to 128 hex digits, got {len(self.secret)} characters")
         make_policy(self.policy, self.policy_weights)  # an unknown one is refused before anything starts
         self.engine(self.model)  # the engine's own bounds (dtype, budget against requests) hold from the start
+        if self.deterministic and (self.gpus_per_replica or self.dtype not in ("auto", "float32")):
+            raise ValueError(
+                f"deterministic needs float32 on CPUs, got dtype {self.dtype} and "
+                f"gpus_per_replica {self.gpus_per_replica}"
+            )
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {self.transport!r}")
 
     @property
     def model_name(self) -> str:
@@ -124,6 +134,7 @@ class ServeConfig:
             max_waiting_tokens=self.max_waiting_tokens,
             threads=self.threads_per_replica or threads,
         )
+            deterministic=self.deterministic,
 
     @classmethod
     def load(
@@ -170,6 +181,8 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
         return parse_bytes(name, value)
     wants_int = kind is int or int in getattr(kind, "__args__", ())
     if not wants_int:
+    if kind is bool:
+        return _yes_or_no(name, value)
         if isinstance(value, list | dict):
             raise ValueError(f"{name} must be one text, got {value!r}")
         return str(value)
@@ -183,6 +196,14 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
 
 def _weights(value: Any) -> dict[str, float]:
     try:
+def _yes_or_no(name: str, value: Any) -> bool:
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    try:
+        return words[str(value).lower()]
+    except KeyError:
+        raise ValueError(f"{name} must be true or false, got {value!r}") from None
+
+
         pairs = value.items() if isinstance(value, Mapping) else [p.split("=") for p in str(value).split(",") if p]
         return {str(key).strip(): float(weight) for key, weight in pairs}
     except (TypeError, ValueError):

@@ -28,7 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One flag for each setting of ServeConfig that may stand in a process list. Values are checked by ServeConfig."""
     parser.add_argument("--config", metavar="FILE", help="YAML file of the same settings; flags win over it")
     for item in fields(ServeConfig):
-        if item.metadata["flag"]:
+        if item.type is bool:
+            parser.add_argument(
+                "--" + item.name.replace("_", "-"),
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=_help(item.metadata["help"], item.default),
+            )
+        elif item.metadata["flag"]:
             parser.add_argument(
                 "--" + item.name.replace("_", "-"),
                 metavar=item.name.split("_")[-1].upper(),
@@ -38,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _help(text: str, default: Any) -> str:
-    shown = isinstance(default, str | int) and "default" not in text
+    shown = isinstance(default, str | int) and not isinstance(default, bool) and "default" not in text
     return text.replace("%", "%%") + (f" (default: {default})" if shown else "")
 
 

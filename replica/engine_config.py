@@ -19,6 +19,8 @@ class EngineConfig:
     watermark: share of the pool that admission leaves free as headroom (49, A24).
     compress_weights: on CPUs, keep each weight matrix in the smallest form from which the very same fp32 numbers come
         out again (bfloat16, int8 or int4 with scales): decoding is as fast as memory is.
+    deterministic: only forward passes whose logits are the same to the bit whatever the batch, the chunks and the hits;
+        float32 on CPUs. Costs nothing where the native kernels serve the whole model, else much: one token at a time.
     threads: torch threads; None is the cores of the machine shared among replicas by the caller.
     """
 
@@ -39,6 +41,7 @@ class EngineConfig:
     watermark: float = 0.01
     prefix_caching: bool = True
     compress_weights: bool = True
+    deterministic: bool = False
     threads: int | None = None
 
     def __post_init__(self) -> None:

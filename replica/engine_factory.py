@@ -12,10 +12,10 @@ from replica.engine import Engine
 from replica.engine_config import EngineConfig
 from replica.engine_observer import EngineObserver
 from replica.errors import UnsupportedModel
-from replica.kernels.fast_path import Forward, fastest_forward
+from replica.kernels.fast_path import fastest_forward
 from replica.kv_pages import KVPages, LayerShape
 from replica.model_loader import LoadedModel, load_model
-from replica.model_probe import probe_model
+from replica.model_probe import Forward, probe_model
 from replica.model_runner import ModelRunner
 from replica.pool_sizing import num_pages
 from replica.scheduler import Scheduler
@@ -37,6 +37,8 @@ def build_engine(
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     loaded = loaded or load_model(config)
+    if config.deterministic and (loaded.device.type != "cpu" or loaded.dtype != torch.float32):
+        raise ValueError(f"deterministic needs float32 on a CPU, got {loaded.dtype} on {loaded.device.type}")
     shapes, backend, page_size, forward = _verified_backend(config, loaded)
     pool_pages = num_pages(config, shapes, loaded.dtype, loaded.device, page_size, loaded.max_model_len)
     pages = KVPages(shapes, pool_pages, page_size, loaded.dtype, loaded.device)
@@ -84,7 +86,7 @@ def _verified_backend(
         try:
             forward = fastest_forward(
                 loaded.model, shapes, backend, page_size, loaded.vocab_size, loaded.max_model_len, reference,
-                compress=config.compress_weights,
+                compress=config.compress_weights, deterministic=config.deterministic,
             )  # fmt: skip
         except UnsupportedModel as error:
             if backend is candidates[-1][0]:

@@ -21,6 +21,9 @@ _CUTS = (13, 7)
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.15}
 """Largest difference of logits, relative to their spread."""
 
+Forward = Any
+"""A transformers model, or what is called as one: `device`, `dtype`, `forward`."""
+
 
 def cache_argument(model: PreTrainedModel) -> str:
     """transformers renames `past_key_values` to `cache` (5.24 accepts both, 5.40 will not)."""
@@ -145,7 +148,7 @@ def verify_paged(
     tables = torch.arange(len(ids) * length - 1, -1, -1, device=model.device).view(len(ids), length)
     logits = torch.full_like(reference, float("nan"))
     for spans in ([(0, cut) for cut in _CUTS], [(cut, _NUM_TOKENS) for cut in _CUTS]):
-        layout, positions = _layout(tables, spans, page_size)
+        layout, positions = layout_of(tables, spans, page_size)
         step = PagedStep(pages, layout, backend)
         rows = torch.cat([torch.full((end - start,), i) for i, (start, end) in enumerate(spans)]).to(model.device)
         arguments = {cache_argument(model): step, "paged_step": step, "position_ids": positions.unsqueeze(0)}
@@ -160,7 +163,7 @@ def verify_paged(
         )
 
 
-def _layout(tables: torch.Tensor, spans: list[tuple[int, int]], page_size: int) -> tuple[BatchLayout, torch.Tensor]:
+def layout_of(tables: torch.Tensor, spans: list[tuple[int, int]], page_size: int) -> tuple[BatchLayout, torch.Tensor]:
     """The flat batch in which request i computes its tokens spans[i], and the positions of its rows."""
     starts, slots, positions = [0], [], []
     for table, (start, end) in zip(tables, spans, strict=True):

@@ -31,6 +31,10 @@ class PagedStep:
     def layout(self) -> BatchLayout:
         return self._layout
 
+    def with_layout(self, layout: BatchLayout) -> "PagedStep":
+        """Another forward pass over the same pages."""
+        return PagedStep(self._pages, layout, self._backend)
+
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -11,20 +10,19 @@ from replica.attention.backend import AttentionBackend, BatchLayout
 from replica.attention.native_backend import NativeAttention
 from replica.attention.paged_step import PagedStep
 from replica.errors import UnsupportedModel
+from replica.invariance_probe import verify_invariant
 from replica.kernels.decoder_structure import NotFusable, read_structure
 from replica.kernels.fused_decoder import FusedDecoder
 from replica.kernels.packed_linear import with_packed_linears
 from replica.kv_pages import KVPages, LayerShape
-from replica.model_probe import cache_argument, layer_options, verify_paged
+from replica.model_probe import Forward, cache_argument, layer_options, verify_paged
+from replica.token_by_token import TokenByToken
 
 logger = logging.getLogger(__name__)
 
 _NUM_FAR_TOKENS = 16
 _FAR_TOLERANCE = 1e-3
 """Largest difference of logits at the window's end, relative to their spread."""
-
-Forward = Any
-"""A transformers model, or what is called as one: `device`, `dtype`, `forward`."""
 
 
 def fastest_forward(
@@ -36,23 +34,28 @@ def fastest_forward(
     max_model_len: int,
     reference: torch.Tensor,
     compress: bool = True,
+    deterministic: bool = False,
 ) -> Forward:
     """The fused decoder, else the model on packed weights, else the model itself; each must pass `verify_paged`.
 
-    Raises UnsupportedModel where not even the model itself does.
+    deterministic: each must also pass `verify_invariant`, and the model itself computes one token at a time.
+    Raises UnsupportedModel where not even the model itself passes.
     """
     for name, build in _candidates(model, shapes, backend, vocab_size, compress):
         try:
             candidate = build()
             verify_paged(candidate, shapes, backend, page_size, vocab_size, reference)
             _verify_far(model, candidate, shapes, backend, page_size, vocab_size, max_model_len)
+            if deterministic:
+                verify_invariant(candidate, shapes, backend, page_size, vocab_size, max_model_len)
         except (NotFusable, UnsupportedModel) as error:
             logger.info("%s is not used: %s", name, error)
         else:
             logger.info("the forward pass runs on %s", name)
             return candidate
-    verify_paged(model, shapes, backend, page_size, vocab_size, reference)
-    return model
+    forward = TokenByToken(model) if deterministic else model
+    verify_paged(forward, shapes, backend, page_size, vocab_size, reference)
+    return forward
 
 
 def _candidates(

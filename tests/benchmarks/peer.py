@@ -89,6 +89,10 @@ PEERS: dict[str, Callable[[Path, int], Peer]] = {
     "ours": _python_worker("ours", "warmlane_worker.py"),
     "cache_off": _python_worker("cache_off", "warmlane_worker.py", "cache-off"),
     "float32_weights": _python_worker("float32_weights", "warmlane_worker.py", "float32-weights"),
+    "deterministic": _python_worker("deterministic", "warmlane_worker.py", "deterministic"),
+    "deterministic_without_kernels": _python_worker(
+        "deterministic_without_kernels", "warmlane_worker.py", "deterministic", "without-kernels"
+    ),
     "linears": _python_worker("linears", "linears_worker.py"),
     "linears_and_attention": _python_worker("linears_and_attention", "linears_worker.py", "attention"),
     "transformers_cb": _python_worker("transformers_cb", "transformers_cb_worker.py"),

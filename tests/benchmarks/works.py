@@ -49,11 +49,13 @@ class Work:
 WORKS: tuple[Work, ...] = (
     Work(
         "decode_1", "decode tok/s", 1, 128, 64,
-        ("transformers_cb", "transformers_generate", "vllm_cpu", "llama_cpp", "float32_weights"),
+        ("transformers_cb", "transformers_generate", "vllm_cpu", "llama_cpp", "float32_weights",
+         "deterministic", "deterministic_without_kernels"),
     ),
     Work(
         "prefill_1024", "prefill tok/s", 1, 1024, 1,
-        ("linears", "linears_and_attention", "transformers_generate", "vllm_cpu", "llama_cpp"),
+        ("linears", "linears_and_attention", "transformers_generate", "vllm_cpu", "llama_cpp",
+         "deterministic", "deterministic_without_kernels"),
     ),
     Work(
         "batch_16", "output tok/s", 16, 256, 64,

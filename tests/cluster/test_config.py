@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "kv_memory": "2GiB",
         "max_body_bytes": "4MiB",
         "dtype": "float32",
+        "deterministic": "yes",
         "redis_url": "redis://127.0.0.1:1",
         "page_size": "64",
         "max_num_batched_tokens": "777",
@@ -111,6 +113,7 @@ def test_no_message_proposes_what_must_not_stand_on_a_command_line(tmp_path: Pat
         ("num_blocks", 1, "num_blocks must be at least 2, got 1"),
         ("kv_memory", "lots", "kv_memory must be a size such as 2GiB or 500MB, got 'lots'"),
         ("kv_memory", 0, "kv_memory must be at least 1, got 0"),
+        ("deterministic", "perhaps", "deterministic must be true or false, got 'perhaps'"),
         ("dtype", "int3", "dtype must be auto, float32, float16 or bfloat16, got 'int3'"),
         ("model", "", "model must not be empty"),
         ("model", ["a"], "model must be one text, got ['a']"),
@@ -142,6 +145,13 @@ def test_a_pool_must_hold_a_page() -> None:
     with pytest.raises(ValueError, match="num_blocks must fill a page of 64 tokens, got 3 blocks"):
         ServeConfig(page_size=64, num_blocks=3)
     assert ServeConfig(page_size=64, num_blocks=4).num_blocks == 4
+
+
+@pytest.mark.parametrize("other", [{"dtype": "bfloat16"}, {"gpus_per_replica": 1}])
+def test_deterministic_needs_float32_on_cpus(other: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="deterministic needs float32 on CPUs, got"):
+        ServeConfig(deterministic=True, **other)
+    assert ServeConfig(deterministic=True).engine("model").deterministic
 
 
 def test_a_step_must_hold_one_token_of_each_running_request() -> None:

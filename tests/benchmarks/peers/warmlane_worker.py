@@ -1,5 +1,7 @@
-"""Warmlane's engine. A third argument switches something off: "cache-off", "float32-weights" (no exact compression)."""
+"""Warmlane's engine. Further arguments change it: "cache-off", "float32-weights" (no exact compression),
+"deterministic", "without-kernels" (plain torch)."""
 
+import os
 import statistics
 import sys
 import time
@@ -7,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
+
+if "without-kernels" in sys.argv:
+    os.environ["WARMLANE_NATIVE_KERNELS"] = "0"
 
 from worker import Generate, serve
 
@@ -21,7 +26,7 @@ from replica.warm_up import warm_up
 def load(model: str, threads: int) -> Generate:
     config = EngineConfig(
         model=model, num_blocks=2048, threads=threads, prefix_caching="cache-off" not in sys.argv,
-        compress_weights="float32-weights" not in sys.argv,
+        compress_weights="float32-weights" not in sys.argv, deterministic="deterministic" in sys.argv,
     )  # fmt: skip
     engine = build_engine(config, BlockHasher(b"benchmark-secret", "benchmark", config.block_size))
     warm_up(engine)
