@@ -94,8 +94,6 @@ class ServeConfig:
                 f"deterministic needs float32 on CPUs, got dtype {self.dtype} and "
                 f"gpus_per_replica {self.gpus_per_replica}"
             )
-        if self.transport not in TRANSPORTS:
-            raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {self.transport!r}")
 
     @property
     def model_name(self) -> str:
