@@ -71,7 +71,7 @@ def test_known_keys_are_taken_over_and_extended() -> None:
     assert hasher().keys(ids, known=[b"x" * 16])[0] == b"x" * 16
 
 
-def test_51_a32_salts_are_spaces_of_their_own() -> None:
+def test_51_a32_c35_salts_are_spaces_of_their_own() -> None:
     ids = range(8)
     keys = [hasher().keys(ids, ExtraKeys(cache_salt=salt)) for salt in ("a", "b", None, "")]
     assert len({tuple(chain) for chain in keys}) == 4

@@ -42,7 +42,7 @@ def test_equal_at_another_path_and_in_another_process(model: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("position", [0, SAMPLE_BYTES - 1, LARGE - SAMPLE_BYTES, LARGE - 1])
-def test_a_changed_weight_in_a_sampled_area_changes_it(model: Path, position: int) -> None:
+def test_c44_a_changed_weight_in_a_sampled_area_changes_it(model: Path, position: int) -> None:
     before = of(model)
     path = model / "model.safetensors"
     data = bytearray(path.read_bytes())

@@ -98,7 +98,7 @@ def test_case_16_a_malformed_body_is_a_json_error_and_the_connection_stays_usabl
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_case_31_cached_tokens_is_an_integer_in_every_mode(path: str, cluster: ClusterClient) -> None:
+def test_case_31_a28_cached_tokens_is_an_integer_in_every_mode(path: str, cluster: ClusterClient) -> None:
     """The same long prompt cold and warm, streamed and not: 0 first, then the same number in both modes."""
     text = f"Case 31 at {path}. " + "The river runs through the valley and past the old mill. " * 24
 

@@ -39,7 +39,7 @@ def play(engine, prompts: list[list[int]], rng: random.Random | None = None) -> 
 
 
 @pytest.mark.parametrize(("family", "backend"), CASES)
-def test_logits_are_the_same_bits_in_every_mixture(family: str, backend: str) -> None:
+def test_a4_c42_logits_are_the_same_bits_in_every_mixture(family: str, backend: str) -> None:
     rng = random.Random(family)
     shared = random_prompt(37, 1)
     prompts = [shared[: rng.randint(1, 37)] + random_prompt(rng.randint(1, 30), seed) for seed in range(7)]
@@ -100,3 +100,10 @@ def test_other_numbers_than_float32_are_refused(monkeypatch: pytest.MonkeyPatch)
     )
     with pytest.raises(ValueError, match=r"deterministic needs float32 on a CPU, got torch\.bfloat16 on cpu"):
         tiny_engine("Llama", deterministic=True)
+
+
+def test_a6_fifty_at_once_get_what_each_gets_alone() -> None:
+    prompts = [random_prompt(3 + seed, seed) for seed in range(50)]
+    config = {"deterministic": True, "num_blocks": 1200, "max_num_seqs": 50}
+    together = play(tiny_engine(**config), prompts)
+    assert together == [play(tiny_engine(**config), [prompt])[0] for prompt in prompts]

@@ -167,7 +167,7 @@ def test_a16_aborting_the_unknown_the_queued_and_the_finished() -> None:
 
 
 @pytest.mark.parametrize("num_steps", range(8))
-def test_a13_24_an_abort_at_any_stage_gives_everything_back(num_steps: int) -> None:
+def test_a13_24_c40_an_abort_at_any_stage_gives_everything_back(num_steps: int) -> None:
     engine, prompt = tiny_engine(max_num_batched_tokens=16, max_num_seqs=4), random_prompt(50, seed=9)
     engine.add(request("leaves", prompt, max_tokens=20))
     for _ in range(num_steps):
@@ -415,3 +415,43 @@ def test_53_the_deadline_is_of_the_whole_request() -> None:
     assert sum(len(chunk.token_ids) for chunks in given for chunk in chunks) == 3
     assert (last.finish_reason, last.error) == (FinishReason.TIMEOUT, "the request's deadline passed")
     assert engine.counters.num_computed_positions == 3 + 2
+
+
+def test_a11_29_prompts_of_one_prefix_at_once_under_pressure() -> None:
+    """Prefilled side by side, then decoding in a pool that holds one and a half of them."""
+    prefix = random_prompt(6 * B, seed=30)
+    prompts = [prefix + random_prompt(3, seed) for seed in (31, 32)]
+    engine = tiny_engine(num_blocks=16, watermark=0.0)
+    answers = run(engine, [greedy(prompt, 24) for prompt in prompts])
+    assert answers == [answer(prompt, 24) for prompt in prompts]
+    assert engine.scheduler.num_preemptions > 0
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_52_the_same_prompt_five_times_is_answered_alike(prefix_caching: bool) -> None:
+    prompt = random_prompt(5 * B + 2, seed=33)
+    engine = tiny_engine(prefix_caching=prefix_caching)
+    assert [run(engine, [greedy(prompt, 12)])[0] for _ in range(5)] == [answer(prompt, 12)] * 5
+    assert (engine.counters.num_hit_tokens > 0) == prefix_caching
+
+
+def test_a35_c34_another_adapter_computes_everything_again() -> None:
+    prompt = random_prompt(3 * B, seed=34)
+    engine = tiny_engine()
+    for adapter, num_hits in (("weights-1", 0), ("weights-1", 2 * B), ("weights-2", 0), (None, 0)):
+        before = engine.counters.num_hit_tokens
+        run(engine, [replace(greedy(prompt, 1), extra_keys=ExtraKeys(adapter=adapter))])
+        assert engine.counters.num_hit_tokens - before == num_hits
+
+
+@pytest.mark.parametrize("num_equal", [3, 2 * B, 2 * B + 3])
+def test_a42_a_next_turn_hits_as_far_as_its_ids_are_those_of_the_turn_before(num_equal: int) -> None:
+    """A template that drops thinking, or text whose ids differ from the sampled ones, ends the hit there."""
+    first = random_prompt(3 * B, seed=35)
+    engine = tiny_engine()
+    (told,) = run(engine, [greedy(first, 2 * B)])
+    history = first + told
+    different = [(token + 1) % 256 for token in history[num_equal:]]
+    run(engine, [greedy(history[:num_equal] + different, 1)])
+    assert engine.counters.num_hit_tokens == num_equal // B * B

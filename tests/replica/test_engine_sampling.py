@@ -136,7 +136,7 @@ def test_13_minus_infinity_is_clipped() -> None:
 
 
 @pytest.mark.parametrize("budget", [512, 16, 8])
-def test_c43_prompt_logprobs_do_not_read_the_cache_and_equal_a_cold_run(budget: int) -> None:
+def test_a36_c43_prompt_logprobs_do_not_read_the_cache_and_equal_a_cold_run(budget: int) -> None:
     prompt = random_prompt(37, seed=7)
     engine = tiny_engine(max_num_batched_tokens=budget, max_num_seqs=8)
     asked = {"max_tokens": 2, "top_logprobs": 2, "prompt_logprobs": True}

@@ -123,7 +123,7 @@ def test_random_events_replay_to_the_same_set(running: Published) -> None:
     running.expect_in_redis()
 
 
-def test_every_key_has_a_ttl_and_one_hash_tag(running: Published) -> None:
+def test_c24_every_key_has_a_ttl_and_one_hash_tag(running: Published) -> None:
     running.store(1)
     wait_until(lambda: running.heartbeat() is not None, "a heartbeat")
     with running.server.client() as client:
@@ -190,7 +190,7 @@ def test_killed_and_restarted_empty(running: Published) -> None:
     assert len(running.expected) == 4
 
 
-def test_hung_server_does_not_hold_publish_or_stop(running: Published) -> None:  # C27
+def test_c27_a_hung_server_does_not_hold_publish_or_stop(running: Published) -> None:
     running.store(1)
     running.expect_in_redis()
     running.server.hang()

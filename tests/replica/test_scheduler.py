@@ -162,7 +162,7 @@ def test_a23_after_enough_skips_nobody_passes_any_more() -> None:
     assert {"big"} <= set(step(target))
 
 
-def test_a12_a_request_waits_for_its_prefix_a_bounded_number_of_steps() -> None:
+def test_a12_a45_a_request_waits_for_its_prefix_a_bounded_number_of_steps() -> None:
     target = scheduler(num_pages=2000, budget=4)
     add(target, "owner", 4 * (MAX_SHARE_WAITS + 50))
     target.schedule()  # admitted, but its step is never committed: the owner hangs
