@@ -14,6 +14,7 @@ class ClusterSpec:
     max_model_len: tokens of prompt and answer together. block_size: tokens of a hash block.
     redis_url: None runs without shared memory (each router then knows only what it sent).
     api_keys: None lets everybody in. admin_open: whether administration needs no key then. num_ingress: HTTP ingresses.
+    transport: how answers come from the replicas (`cluster.transports`).
     """
 
     served_model_name: str
@@ -29,3 +30,4 @@ class ClusterSpec:
     api_keys: ApiKeys | None = None
     admin_open: bool = True
     num_ingress: int = 1
+    transport: str = "handle"

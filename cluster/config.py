@@ -11,6 +11,7 @@ from cluster.api.limits import ApiLimits
 from cluster.default_model import DEFAULT_MODEL
 from cluster.setting_sources import SettingSource
 from cluster.sizes import parse_bytes
+from cluster.transport_names import TRANSPORTS
 from replica.engine_config import EngineConfig
 from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 
@@ -52,16 +53,17 @@ class ServeConfig:
     kv_memory: int | None = setting(None, "KV memory of one replica, e.g. 2GiB; default: by available memory", low=1)
     max_num_seqs: int = setting(_ENGINE["max_num_seqs"], "requests that one replica runs at once", low=1, high=65536)
     max_num_batched_tokens: int = setting(_ENGINE["max_num_batched_tokens"], "tokens of one engine step", low=1)
-    threads_per_replica: int | None = setting(None, "torch threads; default: the cores shared out", low=1, high=1024)
     deterministic: bool = setting(
         False, "logits the same to the bit whatever the batch, the chunks and the hits (float32 on CPUs)"
     )
+    threads_per_replica: int | None = setting(None, "torch threads; default: the cores shared out", low=1, high=1024)
     max_waiting_requests: int = setting(
         _ENGINE["max_waiting_requests"], "requests that may wait in one replica; beyond that 429", low=1
     )
     max_waiting_tokens: int = setting(
         _ENGINE["max_waiting_tokens"], "prompt tokens that may wait in one replica; beyond that 429", low=1
     )
+    transport: str = setting("handle", f"how answers come from the replicas: {', '.join(TRANSPORTS)}")
     request_timeout_seconds: int = setting(600, "a request's longest time, waiting included", low=1, high=86400)
     max_body_bytes: int = setting(8 * 2**20, "largest body of a request, e.g. 8MiB", low=1024, high=2**31)
     max_choices: int = setting(512, "most answers of one request (prompts times n)", low=1, high=65536)
@@ -87,13 +89,15 @@ class ServeConfig:
                 raise ValueError(f"{name} must not be empty")
         if self.secret is not None and not _SECRET.fullmatch(self.secret):
             raise ValueError(f"secret must be 32 to 128 hex digits, got {len(self.secret)} characters")
-        make_policy(self.policy, self.policy_weights)  # an unknown one is refused before anything starts
-        self.engine(self.model)  # the engine's own bounds (dtype, budget against requests) hold from the start
         if self.deterministic and (self.gpus_per_replica or self.dtype not in ("auto", "float32")):
             raise ValueError(
                 f"deterministic needs float32 on CPUs, got dtype {self.dtype} and "
                 f"gpus_per_replica {self.gpus_per_replica}"
             )
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {self.transport!r}")
+        make_policy(self.policy, self.policy_weights)  # an unknown one is refused before anything starts
+        self.engine(self.model)  # the engine's own bounds (dtype, budget against requests) hold from the start
 
     @property
     def model_name(self) -> str:
@@ -130,9 +134,9 @@ class ServeConfig:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_waiting_requests=self.max_waiting_requests,
             max_waiting_tokens=self.max_waiting_tokens,
+            deterministic=self.deterministic,
             threads=self.threads_per_replica or threads,
         )
-            deterministic=self.deterministic,
 
     @classmethod
     def load(
@@ -177,10 +181,10 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
         raise ValueError(f"{name} must not be null")
     if name in ("kv_memory", "max_body_bytes"):
         return parse_bytes(name, value)
-    wants_int = kind is int or int in getattr(kind, "__args__", ())
-    if not wants_int:
     if kind is bool:
         return _yes_or_no(name, value)
+    wants_int = kind is int or int in getattr(kind, "__args__", ())
+    if not wants_int:
         if isinstance(value, list | dict):
             raise ValueError(f"{name} must be one text, got {value!r}")
         return str(value)
@@ -192,8 +196,6 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
         raise ValueError(f"{name} must be a whole number, got {value!r}") from None
 
 
-def _weights(value: Any) -> dict[str, float]:
-    try:
 def _yes_or_no(name: str, value: Any) -> bool:
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
     try:
@@ -202,6 +204,8 @@ def _yes_or_no(name: str, value: Any) -> bool:
         raise ValueError(f"{name} must be true or false, got {value!r}") from None
 
 
+def _weights(value: Any) -> dict[str, float]:
+    try:
         pairs = value.items() if isinstance(value, Mapping) else [p.split("=") for p in str(value).split(",") if p]
         return {str(key).strip(): float(weight) for key, weight in pairs}
     except (TypeError, ValueError):

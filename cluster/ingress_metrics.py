@@ -25,6 +25,25 @@ class IngressMetrics:
         for reason in (FinishReason.REJECTED, FinishReason.ERROR):
             self._requests.labels(**self._labels, finish_reason=reason.value)
 
+        self._transports = Counter(
+            "warmlane_transport_requests",
+            "Requests sent to replicas, by how their answers come back",
+            (*self._labels, "transport"),
+            registry=registry,
+        )
+        self._channel_failures = Counter(
+            "warmlane_side_channel_failures",
+            "Side channels that could not be opened or were lost",
+            (*self._labels, "reason"),
+            registry=registry,
+        )
+
+    def count_transport(self, transport: str) -> None:
+        self._transports.labels(**self._labels, transport=transport).inc()
+
+    def count_channel_failure(self, reason: str) -> None:
+        self._channel_failures.labels(**self._labels, reason=reason).inc()
+
     def count_failure(self, error: BaseException) -> None:
         """error: what ended a request with an HTTP error or an error event."""
         if isinstance(error, EngineFailure):

@@ -6,11 +6,11 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
 from cluster.relay_failures import cause_of, is_replica_gone
-from cluster.serve_call import serve_call
+from cluster.side_channel.ingress_channel import ChannelLost
+from cluster.transports import Answer, Transport
 from replica.errors import EngineOverloaded
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from router.decision import Decision
@@ -47,13 +47,13 @@ class RequestRelay:
     def __init__(
         self,
         router: PrefixRouter,
-        replica_handle: Any,
+        transport: Transport,
         settings: RelaySettings,
         on_answer: Callable[[], None] = lambda: None,
     ):
-        """replica_handle: Serve handle of the replicas. on_answer: told whenever a replica has answered (C38)."""
+        """on_answer: told whenever a replica has answered (C38)."""
         self.router = router
-        self.generate = replica_handle.options(method_name="generate", stream=True)
+        self.transport = transport
         self.settings = settings
         self.on_answer = on_answer
 
@@ -107,11 +107,11 @@ class RelayedCall:
     async def _attempt(self) -> AsyncGenerator[list[TokenChunk], None]:
         """One replica's answer to its end. Raises ReplicaLost when it ends without a finish reason."""
         decision = self._route()
-        response = serve_call(self._relay.generate, self._request, route_to=decision.replica_id)
+        answer = await self._relay.transport.send(self._request, decision.replica_id)
         taken = finished = False
         try:
             while not finished:
-                chunks = await self._next(response, decision, taken)
+                chunks = await self._next(answer, decision, taken)
                 if not taken:
                     taken = True
                     self._relay.on_answer()
@@ -125,22 +125,18 @@ class RelayedCall:
                 yield chunks
         finally:
             if not finished:
-                response.cancel()
+                answer.cancel()
 
     def _route(self) -> Decision:
-        request = self._request
+        tried = frozenset(replica_id for replica_id, _ in self._failures)
+        # A replica to which only the connection was lost is better than none.
+        alive = frozenset(replica_id for replica_id, error in self._failures if isinstance(error, ChannelLost))
         try:
-            self.decision = self._relay.router.route(
-                RouteRequest(
-                    request_id=request.request_id,
-                    token_ids=request.token_ids,
-                    extra_keys=request.extra_keys,
-                    session_id=request.session_id,
-                    max_new_tokens=request.sampling.max_tokens or 0,
-                ),
-                exclude=frozenset(replica_id for replica_id, _ in self._failures),
-            )
+            self.decision = self._choose(tried)
         except NoReplicas as error:
+            if alive:
+                self.decision = self._choose(tried - alive)
+                return self.decision
             full = self._overloads()
             if full:
                 raise full[0] from error
@@ -148,11 +144,24 @@ class RelayedCall:
             raise NoReplicaAvailable("No replica is available; try again later.", retry_after) from error
         return self.decision
 
-    async def _next(self, response: Any, decision: Decision, taken: bool) -> list[TokenChunk]:
+    def _choose(self, exclude: frozenset[str]) -> Decision:
+        request = self._request
+        return self._relay.router.route(
+            RouteRequest(
+                request_id=request.request_id,
+                token_ids=request.token_ids,
+                extra_keys=request.extra_keys,
+                session_id=request.session_id,
+                max_new_tokens=request.sampling.max_tokens or 0,
+            ),
+            exclude=exclude,
+        )
+
+    async def _next(self, answer: Answer, decision: Decision, taken: bool) -> list[TokenChunk]:
         """The next item of the replica's stream; what goes wrong is raised as one of the errors of `EngineCall`."""
         try:
             async with asyncio.timeout(self._seconds_left(taken)):
-                return await anext(response)
+                return await anext(answer)
         except TimeoutError as error:
             if self._is_late():
                 raise RequestTimedOut("The request's deadline passed.") from error

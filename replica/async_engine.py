@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -51,7 +51,7 @@ class AsyncEngine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[list[TokenChunk]]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenChunk], None]:
         """Yields what has become visible since the last time, at least one chunk; the last chunk has a finish reason.
 
         Raises RequestRefused, EngineOverloaded or EngineDead before the first yield. Leaving the iterator early, by

@@ -24,6 +24,10 @@ class EngineDead(RuntimeError):
     """The engine's loop has died; the replica's health check fails and it will be replaced."""
 
 
+class ChannelClosed(RuntimeError):
+    """The side channel that an answer was to take is not open; nothing is wrong with the replica or the request."""
+
+
 class UnsupportedModel(ValueError):
     """The model cannot be served right; the message says what stands in the way. Raised at load."""
 

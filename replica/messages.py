@@ -74,3 +74,12 @@ class TokenChunk:
     error: str | None = None
     logprobs: Sequence[TokenLogprobs] = ()
     prompt_logprobs: Sequence[TokenLogprobs] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelAddress:
+    """Where a replica listens for side channels; the handshake proves that it is this one."""
+
+    replica_id: str
+    host: str
+    port: int

@@ -4,18 +4,20 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 
+import ray
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from ray import serve
 
 from cache.block_hasher import BlockHasher
 from cache.redis_keys import RedisKeys
 from cache.wire import ReplicaRegistration
+from replica.answer_delivery import AnswerDelivery
 from replica.async_engine import AsyncEngine
 from replica.engine import Engine
 from replica.engine_config import EngineConfig
 from replica.engine_factory import build_engine
 from replica.event_publisher import EventPublisher
-from replica.messages import GenerateRequest, TokenChunk
+from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
 from replica.metrics import EngineMetrics
 from replica.warm_up import warm_up
 
@@ -41,6 +43,9 @@ class ReplicaDeployment:
         warm_up(built)
         metrics.watch(built)
         self._engine = AsyncEngine(built)
+        # The address by which Ray knows this node: loopback where the cluster is of this machine alone.
+        host = ray.util.get_node_ip_address()
+        self._delivery = AnswerDelivery(self._engine.generate, secret, self.replica_id, host)
         registration = ReplicaRegistration(
             replica_id=self.replica_id,
             incarnation=self.incarnation,
@@ -56,12 +61,19 @@ class ReplicaDeployment:
     async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
         """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead.
 
-        The first item is empty and comes at once: it tells the ingress, which bounds the wait for a replica, that this
-        one has taken the request, however long it may then queue.
+        The first item is empty (see `AnswerDelivery`).
         """
-        yield []
-        async for chunks in self._engine.generate(request):
+        async for chunks in self._delivery.stream(request):
             yield chunks
+
+    async def send_over_channel(self, request: GenerateRequest, channel_id: bytes, route_to: str | None = None) -> None:
+        """Sends the same items over the ingress's side channel and returns when all are on their way; a cancelled call
+        aborts the request, and so does the end of the channel. Raises ChannelClosed too."""
+        await self._delivery.send(request, channel_id)
+
+    async def channel_address(self, route_to: str | None = None) -> ChannelAddress:
+        """Where this replica listens for side channels, from the first time it is asked."""
+        return await self._delivery.channel_address()
 
     async def metrics_text(self, route_to: str | None = None) -> str:
         """This process's metrics in Prometheus's text format."""

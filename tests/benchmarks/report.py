@@ -47,6 +47,8 @@ class Report:
 
     def __init__(self, machine: dict[str, Any]):
         self._machine = machine
+        self.bars: list[dict[str, Any]] = []
+        """What was asked for and whether it holds, where a benchmark has bars."""
         self._rows: dict[str, dict[str, Any]] = {}
 
     def add(self, pairs: Pairs) -> None:
@@ -75,7 +77,10 @@ class Report:
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"machine": self._machine, "rows": list(self._rows.values())}, indent=1) + "\n")
+        found = {"machine": self._machine, "rows": list(self._rows.values())} | (
+            {"bars": self.bars} if self.bars else {}
+        )
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
     def show(self, console: Console) -> None:
         table = Table("work", "ours", "peer", "its value", "ratio min / median / max", "same outputs")

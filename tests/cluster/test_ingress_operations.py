@@ -24,6 +24,7 @@ from cluster.operations_api import OperationsApi
 from cluster.readiness import Readiness
 from cluster.request_relay import RelaySettings, RequestRelay
 from cluster.tokenization import ChatTokenizer
+from cluster.transports import HandleTransport
 from replica.errors import EngineOverloaded, RequestRefused
 from router.prefix_router import PrefixRouter
 from tests.cluster.openai_schema import check
@@ -98,7 +99,7 @@ async def operations(tokenizer: ChatTokenizer) -> AsyncIterator[Operations]:
     limits = ApiLimits()
     model = ServedModel(name="small", fingerprint="f" * 32, max_model_len=WINDOW, created=1)
     readiness = Readiness(router, describing, lambda: frozenset(running), timeout_seconds=0.2, clock=clock)
-    relay = RequestRelay(router, replicas, RelaySettings(), readiness.on_answer)
+    relay = RequestRelay(router, HandleTransport(replicas), RelaySettings(), readiness.on_answer)
     reader = PromptReader(tokenizer, WINDOW, observe_seconds=lambda seconds: None)
     generation = GenerationApi(model, reader, relay.open, limits, on_failure=lambda error: None)
 

@@ -10,6 +10,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
 from cluster.request_relay import RelayedCall, RelaySettings, RequestRelay
+from cluster.transports import HandleTransport
 from replica.errors import EngineDead, EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs
 from replica.sampling_params import SamplingParams
@@ -27,7 +28,8 @@ class Relayed:
         self.replicas = ScriptedReplicas(scripts)
         self.router = router or router_over(*scripts)
         self.num_answers = 0
-        self._relay = RequestRelay(self.router, self.replicas, settings or RelaySettings(), self._on_answer)
+        transport = HandleTransport(self.replicas)
+        self._relay = RequestRelay(self.router, transport, settings or RelaySettings(), self._on_answer)
 
     def _on_answer(self) -> None:
         self.num_answers += 1

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from cluster.request_relay import RelaySettings, RequestRelay
+from cluster.transports import HandleTransport
 from replica.messages import GenerateRequest
 from replica.sampling_params import SamplingParams
 from tests.cluster.api.conftest import Api
@@ -39,7 +40,7 @@ async def test_the_relay_routes_by_it() -> None:
     router = router_over(*names)
     router.set_policy("session_hash", {})
     replicas = ScriptedReplicas({name: answer("x") for name in names})
-    relay = RequestRelay(router, replicas, RelaySettings())
+    relay = RequestRelay(router, HandleTransport(replicas), RelaySettings())
     for turn in range(6):
         request = GenerateRequest(f"r{turn}", [turn] * 9, SamplingParams(max_tokens=5), time.time(), session_id="alice")
         await relay.open(request).collect()

@@ -1,0 +1,1 @@
+"""The ingress's end of the side channels."""
