@@ -104,6 +104,10 @@ class BlockHasher:
             keys.append(parent)
         return keys
 
+    def root(self, extra: ExtraKeys = NO_EXTRA_KEYS) -> BlockKey:
+        """Stands for the empty text of a name space, as a key stands for a text of whole blocks. No block has it."""
+        return self._digest(b"root" + self._root + extra.encode())
+
     @property
     def canary(self) -> BlockKey:
         """Key of a fixed block. Two processes whose canaries differ do not share secret, weights or block size."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cache.block_contents import BlockContents
 from cache.block_hasher import BlockKey
 from cache.block_pool import BlockPool
 from cache.event_buffer import EventBuffer
@@ -35,6 +36,16 @@ class PrefixMatch:
 NO_MATCH = PrefixMatch()
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixOverlap:
+    """How a prompt compares with what is cached. num_reusable_tokens: leading tokens in whole blocks that an engine
+    takes from the cache. num_equal_tokens: leading tokens that lie in the cache at all, the same ones included; what
+    goes beyond fills no block, or is the prompt's last token, and is computed."""
+
+    num_reusable_tokens: int = 0
+    num_equal_tokens: int = 0
+
+
 @dataclass(slots=True)
 class _Table:
     page_ids: list[int] = field(default_factory=list)
@@ -48,8 +59,18 @@ class KVCacheManager:
     pass that wrote it has ended (5, A21): a failed or aborted step leaves nothing behind that was not computed.
     """
 
-    def __init__(self, num_pages: int, block_size: int, blocks_per_page: int = 1, prefix_caching: bool = True):
-        """num_pages: size of the pool. block_size: tokens of a hash block. A page holds `blocks_per_page` of them."""
+    def __init__(
+        self,
+        num_pages: int,
+        block_size: int,
+        blocks_per_page: int = 1,
+        prefix_caching: bool = True,
+        keep_token_ids: bool = False,
+    ):
+        """num_pages: size of the pool. block_size: tokens of a hash block. A page holds `blocks_per_page` of them.
+
+        keep_token_ids: those of cached blocks, for `overlap`.
+        """
         if block_size < 1 or blocks_per_page < 1:
             raise ValueError(f"block_size and blocks_per_page must be at least 1, got {block_size}, {blocks_per_page}")
         self.block_size = block_size
@@ -57,6 +78,7 @@ class KVCacheManager:
         self.page_size = block_size * blocks_per_page
         self.prefix_caching = prefix_caching
         self.pool = BlockPool(num_pages, PrefixIndex())
+        self._contents = BlockContents() if keep_token_ids else None
         self._tables: dict[str, _Table] = {}
         self._events = EventBuffer()
         self._copies: list[PageCopy] = []
@@ -99,6 +121,18 @@ class KVCacheManager:
                 return PrefixMatch((last + 1) * self.block_size, tuple(page_ids), partial)
         return PrefixMatch(first * self.block_size, tuple(page_ids))
 
+    def overlap(self, keys: Sequence[BlockKey], token_ids: Sequence[int], root: BlockKey) -> PrefixOverlap:
+        """What a match of this prompt gives, and how many tokens more are equal to cached ones; changes nothing.
+
+        root: `BlockHasher.root` of the prompt's name space. Without `keep_token_ids` nothing more is known.
+        """
+        reusable = self.match(keys, len(token_ids)).num_tokens
+        if self._contents is None:
+            return PrefixOverlap(reusable, reusable)
+        parent = keys[reusable // self.block_size - 1] if reusable else root
+        following = token_ids[reusable : reusable + self.block_size]
+        return PrefixOverlap(reusable, reusable + self._contents.num_equal(parent, following))
+
     def num_new_pages(self, match: PrefixMatch, num_tokens: int) -> int:
         """How many pages `admit` would take out of the free list, hits that nobody holds included."""
         return self.num_pages_for(num_tokens) - len(match.page_ids) + self.pool.num_unheld(match.page_ids)
@@ -137,9 +171,21 @@ class KVCacheManager:
             taken, evicted = self.pool.take(missing)
             table.page_ids += taken
             self._events.removed(evicted)
+            if self._contents is not None:
+                self._contents.forget(evicted)
 
-    def commit(self, request_id: str, keys: Sequence[BlockKey], num_computed_tokens: int) -> None:
-        """Makes the request's full blocks findable up to `num_computed_tokens`, whose K/V must be written by now."""
+    def commit(
+        self,
+        request_id: str,
+        keys: Sequence[BlockKey],
+        num_computed_tokens: int,
+        token_ids: Sequence[int] = (),
+        root: BlockKey = b"",
+    ) -> None:
+        """Makes the request's full blocks findable up to `num_computed_tokens`, whose K/V must be written by now.
+
+        token_ids: of the request, and root: of its name space; read only with `keep_token_ids`.
+        """
         if not self.prefix_caching:
             return
         table = self._tables[request_id]
@@ -147,6 +193,10 @@ class KVCacheManager:
         for position in range(table.num_registered_blocks, min(len(keys), num_computed_tokens // self.block_size)):
             if self.pool.index.add(keys[position], table.page_ids[position // self.blocks_per_page]):
                 stored.append(keys[position])
+                if self._contents is not None:
+                    start = position * self.block_size
+                    parent = keys[position - 1] if position else root
+                    self._contents.add(keys[position], parent, token_ids[start : start + self.block_size])
             table.num_registered_blocks = position + 1
         self._events.stored(stored)
 
@@ -159,6 +209,8 @@ class KVCacheManager:
     def reset(self) -> None:
         """Forgets all cached content. Running requests keep their pages but do not offer old ones again."""
         self.pool.forget_keys()
+        if self._contents is not None:
+            self._contents.clear()
         for table in self._tables.values():
             # Whole pages only: a page lists its keys from its start, so one that began before the reset has none.
             num_pages = len(table.page_ids)
@@ -183,6 +235,10 @@ class KVCacheManager:
     def check_invariants(self) -> None:
         """Raises RuntimeError where pool, tables and index disagree (A19)."""
         self.pool.check_invariants(table.page_ids for table in self._tables.values())
+        if self._contents is not None:
+            self._contents.check_invariants()
+            if self._contents.keys() != self.cached_keys():
+                raise RuntimeError("token ids are kept of other blocks than those that can be hit")
         for request_id, table in self._tables.items():
             if table.num_registered_blocks > len(table.page_ids) * self.blocks_per_page:
                 raise RuntimeError(f"request {request_id} registered more blocks than its table holds")

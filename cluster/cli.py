@@ -8,6 +8,7 @@ from importlib import import_module
 COMMANDS = {
     "serve": ("cluster.serve_command", "start a cluster on this machine; Ctrl-C stops it"),
     "demo": ("cluster.demo_command", "run one multi-turn workload with two routing policies and compare them"),
+    "explain": ("cluster.explain_command", "tell where a request would go, and what of it is cached where"),
     "policy": ("cluster.policy_command", "show or change the routing policy of a running cluster"),
     "lab": ("cluster.lab_command", "compare routing policies in simulation, without a cluster"),
     "key": ("cluster.key_command", "make an API key for a tenant or an administrator"),

@@ -18,6 +18,7 @@ from cluster.api.prompt_reader import PromptReader
 from cluster.cache_reset import CacheReset
 from cluster.cluster_scrape import ClusterScrape
 from cluster.cluster_spec import ClusterSpec
+from cluster.explain_api import ExplainApi
 from cluster.ingress_metrics import IngressMetrics
 from cluster.operations_api import OperationsApi
 from cluster.policy_api import PolicyApi
@@ -68,13 +69,19 @@ class Ingress:
         tokenizer = ChatTokenizer(spec.model_dir)
         reader = PromptReader(tokenizer, spec.max_model_len, self._observe_tokenizing)
         generation = GenerationApi(model, reader, relay.open, limits, metrics.count_failure)
-        operations = OperationsApi(self._router, generation, self._scrape, readiness, limits)
+        operations = OperationsApi(self._router, self._scrape, readiness)
+        explain = ExplainApi(self._router, generation, replica_handle, spec.block_size, limits)
         reset = CacheReset(replica_handle, running_replicas, self._ask_siblings)
         # Ray Serve echoes X-Request-Id itself; twice would be two headers.
         self._app = build_http_app(
             generation,
             ModelApi(model, reader, limits),
-            {**operations.handlers(), **PolicyApi(self._policy, limits).handlers(), **reset.handlers()},
+            {
+                **operations.handlers(),
+                **explain.handlers(),
+                **PolicyApi(self._policy, limits).handlers(),
+                **reset.handlers(),
+            },
             metrics.count_failure,
             echo_request_id=False,
             access=Access(keys=spec.api_keys, admin_open=spec.admin_open, num_ingresses=spec.num_ingress),

@@ -1,4 +1,4 @@
-"""What people and machines ask about the cluster itself: health, metrics, and why a request went where it went."""
+"""What people and machines ask about the cluster itself: health, metrics, and where requests went."""
 
 from collections.abc import Mapping
 from itertools import islice
@@ -7,32 +7,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from cluster.api.errors import SERVER_ERROR, ApiError, bad_request
-from cluster.api.generation_api import GenerationApi
 from cluster.api.http_app import Handler
-from cluster.api.limits import ApiLimits
-from cluster.api.request_body import read_json_object
-from cluster.api.request_context import explain_context
 from cluster.cluster_scrape import ClusterScrape
 from cluster.readiness import NotReady, Readiness
-from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest
+from router.prefix_router import PrefixRouter
 
 MAX_DECISIONS = 1000
 
 
 class OperationsApi:
-    def __init__(
-        self,
-        router: PrefixRouter,
-        generation: GenerationApi,
-        scrape: ClusterScrape,
-        readiness: Readiness,
-        limits: ApiLimits,
-    ):
+    def __init__(self, router: PrefixRouter, scrape: ClusterScrape, readiness: Readiness):
         self._router = router
-        self._generation = generation
         self._scrape = scrape
         self._readiness = readiness
-        self._limits = limits
 
     def handlers(self) -> Mapping[tuple[str, str], Handler]:
         return {
@@ -40,7 +27,6 @@ class OperationsApi:
             ("GET", "/health/ready"): self.ready,
             ("GET", "/health/live"): self.live,
             ("GET", "/metrics"): self.metrics,
-            ("POST", "/v1/explain"): self.explain,
             ("GET", "/debug/decisions"): self.decisions,
             ("GET", "/debug/router"): self.router_status,
         }
@@ -60,29 +46,6 @@ class OperationsApi:
     async def metrics(self, request: Request) -> Response:
         page, content_type = await self._scrape.page(request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
-
-    async def explain(self, request: Request) -> Response:
-        """The body of a chat or a completion; answers with the decision for each of its prompts and runs nothing."""
-        fields = await read_json_object(request, self._limits.max_body_bytes)
-        chat = "messages" in fields
-        body, prompts = await (self._generation.read_chat(fields) if chat else self._generation.read_completion(fields))
-        requests = self._generation.engine_requests(body, prompts, "explain", explain_context(request, fields))
-        try:
-            decisions = [
-                self._router.explain(
-                    RouteRequest(
-                        request_id="explain",
-                        token_ids=request.token_ids,
-                        max_new_tokens=request.sampling.max_tokens or 0,
-                        extra_keys=request.extra_keys,
-                        session_id=request.session_id,
-                    )
-                ).to_dict()
-                for request in islice(requests, 0, None, body.num_choices)
-            ]
-        except NoReplicas as error:
-            raise ApiError(503, "No replica is running.", type=SERVER_ERROR, code="no_replica_available") from error
-        return JSONResponse({"object": "list", "data": decisions})
 
     async def decisions(self, request: Request) -> Response:
         """The last decisions of this ingress, the newest first."""

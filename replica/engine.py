@@ -112,7 +112,7 @@ class Engine:
             self.counters.num_finished[FinishReason.REJECTED] += 1
             raise
         keys = self._hasher.keys(message.token_ids, message.extra_keys)
-        request = Request(message, max_total_tokens, keys)
+        request = Request(message, max_total_tokens, keys, self._hasher.root(message.extra_keys))
         self._times[request.id] = RequestTimes(message.arrival_seconds, queued=self._clock())
         self._requests[request.id] = request
         self.scheduler.add(request)

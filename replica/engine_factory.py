@@ -47,7 +47,11 @@ def build_engine(
         loaded.max_model_len,
     )  # fmt: skip
     manager = KVCacheManager(
-        pool_pages, config.block_size, page_size // config.block_size, prefix_caching=config.prefix_caching
+        pool_pages,
+        config.block_size,
+        page_size // config.block_size,
+        prefix_caching=config.prefix_caching,
+        keep_token_ids=True,
     )
     scheduler = Scheduler(
         manager,

@@ -2,17 +2,19 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import ray
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from ray import serve
 
-from cache.block_hasher import BlockHasher
+from cache.block_hasher import BlockHasher, ExtraKeys
+from cache.kv_cache_manager import PrefixOverlap
 from cache.redis_keys import RedisKeys
 from cache.wire import ReplicaRegistration
 from replica.answer_delivery import AnswerDelivery
 from replica.async_engine import AsyncEngine
+from replica.cache_inspection import cache_overlaps
 from replica.engine import Engine
 from replica.engine_config import EngineConfig
 from replica.engine_factory import build_engine
@@ -35,7 +37,7 @@ class ReplicaDeployment:
         self.replica_id = serve.get_replica_context().replica_id.unique_id
         self.incarnation = secrets.token_hex(8)
         self._model_name = model_name
-        hasher = BlockHasher(secret, fingerprint, engine.block_size)
+        self._hasher = hasher = BlockHasher(secret, fingerprint, engine.block_size)
         self._registry = CollectorRegistry()
         process = f"replica-{self.replica_id}-{self.incarnation}"
         metrics = EngineMetrics(self._registry, model_name, process, self.replica_id)
@@ -74,6 +76,12 @@ class ReplicaDeployment:
     async def channel_address(self, route_to: str | None = None) -> ChannelAddress:
         """Where this replica listens for side channels, from the first time it is asked."""
         return await self._delivery.channel_address()
+
+    async def cache_overlaps(
+        self, prompts: Sequence[Sequence[int]], extra_keys: ExtraKeys, route_to: str | None = None
+    ) -> list[PrefixOverlap]:
+        """How much of each prompt lies in this replica's cache now; nothing is computed."""
+        return await cache_overlaps(self._engine, self._hasher, prompts, extra_keys)
 
     async def metrics_text(self, route_to: str | None = None) -> str:
         """This process's metrics in Prometheus's text format."""

@@ -19,11 +19,14 @@ class Request:
     num_cached_at_arrival: what a match would have given when the request was queued; num_found_at_arrival is that and
     what others were about to compute of its prompt.
     num_cached_tokens: tokens served from cached pages at the first admission; None before it. block_keys: keys of the
-    full blocks of token_ids, extended as tokens come. prompt_logprobs: of the prompt's tokens from the second on, as
-    far as they are computed. rank: whose prompt is computed first, set by the scheduler; lower is earlier.
+    full blocks of token_ids, extended as tokens come. root_key: of their name space, for explanations. prompt_logprobs:
+    of the prompt's tokens from the second on, as far as they are computed. rank: whose prompt is computed first, set by
+    the scheduler; lower is earlier.
     """
 
-    def __init__(self, message: GenerateRequest, max_total_tokens: int, block_keys: list[BlockKey]):
+    def __init__(
+        self, message: GenerateRequest, max_total_tokens: int, block_keys: list[BlockKey], root_key: BlockKey = b""
+    ):
         self.id = message.request_id
         self.message = message
         self.sampling = message.sampling
@@ -31,6 +34,7 @@ class Request:
         self.num_prompt_tokens = len(message.token_ids)
         self.max_total_tokens = max_total_tokens
         self.block_keys = block_keys
+        self.root_key = root_key
         self.state = RequestState.WAITING
         self.finish_reason: FinishReason | None = None
         self.num_computed_tokens = 0

@@ -219,7 +219,7 @@ class Scheduler:
             request, computed = item.request, item.start + item.num_tokens
             request.num_computed_tokens = computed
             if computed // block_size > item.start // block_size:  # most decodes fill no block
-                self.manager.commit(request.id, request.block_keys, computed)
+                self.manager.commit(request.id, request.block_keys, computed, request.token_ids, request.root_key)
             if not request.num_uncomputed_tokens:
                 self._inflight.end(request.id)
 

@@ -24,7 +24,10 @@ class Outcome(StrEnum):
 
 
 class ReplicaScore(NamedTuple):
-    """One candidate as the policy saw it. score: lower wins; None where the policy did not compare it."""
+    """One candidate as the policy saw it. score: lower wins; None where the policy did not compare it.
+
+    parts: what the score is made of, by the names of the policy's formula; None but in explanations.
+    """
 
     replica_id: str
     score: float | None
@@ -32,6 +35,11 @@ class ReplicaScore(NamedTuple):
     num_running: int
     num_waiting: int
     queued_prefill_tokens: int
+    parts: Mapping[str, float] | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {name: value for name, value in self._asdict().items() if name != "parts" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,6 @@ class Decision:
             "num_tokens": self.num_tokens,
             "predicted_hit_tokens": self.predicted_hit_tokens,
             "reachable_hit_tokens": self.reachable_hit_tokens,
-            "scores": [score._asdict() for score in self.scores],
+            "scores": [score.to_dict() for score in self.scores],
             "phase_seconds": dict(self.phase_seconds),
         }

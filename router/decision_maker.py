@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from cache.block_hasher import BlockHasher, BlockKey
@@ -67,7 +67,7 @@ class DecisionMaker:
             num_tokens=num_tokens,
             predicted_hit_tokens=chosen.hit_tokens,
             reachable_hit_tokens=reachable,
-            scores=_scores(views, choice, block_size),
+            scores=_scores(views, choice, block_size, None if sent or fell_back else policy.score_parts(shape, views)),
             phase_seconds={
                 "hash": hashed - started,
                 "lookup": looked_up - hashed,
@@ -138,7 +138,12 @@ def _outcome(predicted: int, reachable: int, scored: bool, fell_back: bool) -> O
     return Outcome.WARM if predicted == reachable else Outcome.LOAD_DIVERTED
 
 
-def _scores(views: Sequence[ReplicaView], choice: PolicyChoice, block_size: int) -> tuple[ReplicaScore, ...]:
+def _scores(
+    views: Sequence[ReplicaView],
+    choice: PolicyChoice,
+    block_size: int,
+    parts: Mapping[str, Mapping[str, float]] | None,
+) -> tuple[ReplicaScore, ...]:
     return tuple(
         ReplicaScore(
             view.replica_id,
@@ -147,6 +152,7 @@ def _scores(views: Sequence[ReplicaView], choice: PolicyChoice, block_size: int)
             view.num_running,
             view.num_waiting,
             view.queued_prefill_tokens,
+            None if parts is None else parts.get(view.replica_id, {}),
         )
         for view in views
     )

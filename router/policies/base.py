@@ -62,6 +62,11 @@ class Policy(ABC):
     def choose(self, request: RequestShape, replicas: Sequence[ReplicaView], now: float, rng: Random) -> PolicyChoice:
         """replicas: at least one, sorted by id; what is not in it does not exist (C18)."""
 
+    def score_parts(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Mapping[str, Mapping[str, float]]:
+        """What each replica's score is made of, in the words of the policy's formula: replica id -> part -> value. For
+        explanations only; empty where a score has no parts."""
+        return {}
+
     def on_sent(  # noqa: B027  not every policy remembers
         self, request: RequestShape, replica_id: str, replicas: Sequence[ReplicaView], now: float
     ) -> None:

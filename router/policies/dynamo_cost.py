@@ -50,7 +50,15 @@ class DynamoCostPolicy(Policy):
         )
         return PolicyChoice(chosen.replica_id, reason, costs)
 
+    def score_parts(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Mapping[str, Mapping[str, float]]:
+        least = min(replica.queued_prefill_tokens for replica in replicas)
+        names = ("prefill", "decode", "requests")
+        return {r.replica_id: dict(zip(names, self._parts(request, r, least), strict=True)) for r in replicas}
+
     def _cost(self, request: RequestShape, replica: ReplicaView, least_queued: int) -> float:
+        return sum(self._parts(request, replica, least_queued))
+
+    def _parts(self, request: RequestShape, replica: ReplicaView, least_queued: int) -> tuple[float, float, float]:
         weights, size = self.weights, request.block_size
         prompt = math.ceil(request.num_tokens / size)
         queued = replica.queued_prefill_tokens / size
@@ -59,7 +67,11 @@ class DynamoCostPolicy(Policy):
         credit = weights["overlap_credit"] * decay * replica.hit_tokens / size
         prefill = max(queued + prompt - credit, 0.0)
         decode = replica.num_active_blocks + queued + prompt
-        return weights["prefill_scale"] * prefill + decode + weights["decode_request_weight"] * replica.num_in_flight
+        return (
+            weights["prefill_scale"] * prefill,
+            decode,
+            weights["decode_request_weight"] * replica.num_in_flight,
+        )
 
 
 def _sample(

@@ -12,6 +12,8 @@ from router.replica_view import ReplicaView
 
 DEFAULT_PREFILL_RATE = 1000.0
 DEFAULT_DECODE_STEP_SECONDS = 0.03
+PARTS = ("queue", "prefill", "delay", "decode", "memory", "recent")
+"""Of a score, in seconds; `queue`, `prefill` and `memory` together are the first token."""
 
 
 class Speeds(NamedTuple):
@@ -88,22 +90,36 @@ class ExpectedFinishPolicy(Policy):
         )
         return PolicyChoice(chosen.replica_id, reason, scores)
 
+    def score_parts(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Mapping[str, Mapping[str, float]]:
+        speeds = self._speeds(request, replicas)
+        return {
+            replica.replica_id: dict(zip(PARTS, self._parts(request, replica, speeds), strict=True))
+            for replica in replicas
+        }
+
     def _score(self, request: RequestShape, replica: ReplicaView, speeds: Speeds) -> float:
+        return sum(self._parts(request, replica, speeds))
+
+    def _parts(self, request: RequestShape, replica: ReplicaView, speeds: Speeds) -> tuple[float, ...]:
+        """In the order of PARTS; their sum is the score."""
         weights, rate, running = self.weights, speeds.prefill_rates[replica.replica_id], replica.num_running
         new_tokens = max(0, request.num_tokens - replica.hit_tokens)
         busy = min(1.0, 2.0 * replica.num_in_flight / speeds.num_in_flight) if speeds.num_in_flight else 0.0
         delayed = weights["work"] + busy * speeds.num_delayed
-        score = (
-            (replica.queued_prefill_tokens + new_tokens) / rate
-            + new_tokens / speeds.usual_rate * delayed
-            + weights["decode"] * 2.0 * speeds.answer_tokens * running * speeds.decode_slope
-        )
+        memory = recent = 0.0
         if running and replica.num_blocks:
-            score += weights["memory"] * _memory_seconds(request, replica, speeds)
+            memory = weights["memory"] * _memory_seconds(request, replica, speeds)
         if speeds.idle_share:
-            recent = min(replica.recent_prefill_tokens, weights["recent_cap"] * request.num_tokens) / rate
-            score += weights["recent"] * recent * speeds.idle_share
-        return score
+            of_late = min(replica.recent_prefill_tokens, weights["recent_cap"] * request.num_tokens) / rate
+            recent = weights["recent"] * of_late * speeds.idle_share
+        return (
+            replica.queued_prefill_tokens / rate,
+            new_tokens / rate,
+            new_tokens / speeds.usual_rate * delayed,
+            weights["decode"] * 2.0 * speeds.answer_tokens * running * speeds.decode_slope,
+            memory,
+            recent,
+        )
 
     def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:
         """A replica that measured nothing gets the median, and none counts as more than four times off it: one odd

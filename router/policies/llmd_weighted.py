@@ -1,6 +1,6 @@
 """llm-d's weighted sum of scorers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
@@ -57,7 +57,18 @@ class LlmdWeightedPolicy(Policy):
         )
         return PolicyChoice(chosen.replica_id, reason, scores)
 
+    def score_parts(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Mapping[str, Mapping[str, float]]:
+        kept = self._with_affinity(request, replicas)
+        queues = [replica.num_waiting for replica in kept]
+        return {
+            r.replica_id: {name: -value for name, value in self._parts(request, r, min(queues), max(queues)).items()}
+            for r in kept
+        }
+
     def _score(self, request: RequestShape, replica: ReplicaView, shortest: int, longest: int) -> float:
+        return sum(self._parts(request, replica, shortest, longest).values())
+
+    def _parts(self, request: RequestShape, replica: ReplicaView, shortest: int, longest: int) -> dict[str, float]:
         weights, matched = self.weights, replica.hit_tokens
         length = min(1.0, matched / max(1.0, weights["max_model_len"])) ** 2
         share = matched / max(1, request.num_tokens)
@@ -65,12 +76,12 @@ class LlmdWeightedPolicy(Policy):
         queue = (longest - replica.num_waiting) / (longest - shortest) if longest > shortest else 1.0
         in_flight = replica.queued_prefill_tokens + max(0, request.num_tokens - matched)
         tokens = 1.0 - min(1.0, in_flight / max(1.0, weights["token_capacity"]))
-        return (
-            weights["prefix"] * prefix
-            + weights["queue"] * queue
-            + weights["kv"] * (1.0 - replica.kv_usage)
-            + weights["tokens"] * tokens
-        )
+        return {
+            "prefix": weights["prefix"] * prefix,
+            "queue": weights["queue"] * queue,
+            "kv": weights["kv"] * (1.0 - replica.kv_usage),
+            "tokens": weights["tokens"] * tokens,
+        }
 
     def _with_affinity(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Sequence[ReplicaView]:
         threshold = self.weights["affinity_threshold"]

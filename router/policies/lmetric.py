@@ -1,6 +1,6 @@
 """LMetric: one product instead of a weighted sum."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
@@ -33,7 +33,17 @@ class LmetricPolicy(Policy):
         )
         return PolicyChoice(chosen.replica_id, reason, costs)
 
+    def score_parts(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Mapping[str, Mapping[str, float]]:
+        """The two factors of the product."""
+        return {
+            r.replica_id: dict(zip(("new_tokens", "batch"), self._factors(request, r), strict=True)) for r in replicas
+        }
+
     def _cost(self, request: RequestShape, replica: ReplicaView) -> float:
+        new_tokens, batch = self._factors(request, replica)
+        return new_tokens * batch
+
+    def _factors(self, request: RequestShape, replica: ReplicaView) -> tuple[float, float]:
         new_tokens = replica.queued_prefill_tokens + max(0, request.num_tokens - replica.hit_tokens)
         batch = replica.num_running + self.weights["count_waiting"] * replica.num_waiting
-        return new_tokens * (batch + 1.0)
+        return new_tokens, batch + 1.0

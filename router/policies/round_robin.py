@@ -18,5 +18,7 @@ class RoundRobinPolicy(Policy):
 
     def choose(self, request: RequestShape, replicas: Sequence[ReplicaView], now: float, rng: Random) -> PolicyChoice:
         ids = [replica.replica_id for replica in replicas]
-        self._last = next((replica_id for replica_id in ids if replica_id > self._last), ids[0])
-        return PolicyChoice(self._last, "next in turn")
+        return PolicyChoice(next((replica_id for replica_id in ids if replica_id > self._last), ids[0]), "next in turn")
+
+    def on_sent(self, request: RequestShape, replica_id: str, replicas: Sequence[ReplicaView], now: float) -> None:
+        self._last = replica_id

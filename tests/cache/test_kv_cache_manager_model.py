@@ -1,5 +1,7 @@
 """Random mixtures of requests against a model of the cache that fits on a screen."""
 
+from collections.abc import Sequence
+
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -10,6 +12,11 @@ from cache.kv_cache_manager import KVCacheManager
 
 B = 2
 HASHER = BlockHasher(bytes(16), "weights", B)
+ROOT = HASHER.root()
+
+
+def num_equal(one: Sequence[int], other: Sequence[int]) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 class ManagerMachine(RuleBasedStateMachine):
@@ -20,7 +27,8 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @initialize(num_pages=st.integers(2, 8), blocks_per_page=st.sampled_from([1, 2, 3]))
     def start(self, num_pages: int, blocks_per_page: int) -> None:
-        self.manager = KVCacheManager(num_pages, B, blocks_per_page)
+        self.manager = KVCacheManager(num_pages, B, blocks_per_page, keep_token_ids=True)
+        self.texts: dict[BlockKey, tuple[int, ...]] = {}
         self.slots: dict[tuple[int, int], tuple[int, ...]] = {}
         self.tokens: dict[str, list[int]] = {}
         self.computed: dict[str, int] = {}
@@ -61,7 +69,9 @@ class ManagerMachine(RuleBasedStateMachine):
         for position in range(start, end):
             self.slots[self._where(request_id, position)] = tuple(tokens[: position + 1])
         self.computed[request_id] = end
-        self.manager.commit(request_id, HASHER.keys(tokens), end)
+        keys = HASHER.keys(tokens)
+        self.manager.commit(request_id, keys, end, tokens, ROOT)
+        self.texts |= {key: tuple(tokens[: (position + 1) * B]) for position, key in enumerate(keys)}
 
     @precondition(lambda self: self.tokens)
     @rule(data=st.data(), token=st.integers(0, 1))
@@ -76,6 +86,17 @@ class ManagerMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(sorted(self.tokens)))
         self.manager.release(request_id)
         del self.tokens[request_id], self.computed[request_id]
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=14))
+    def overlap(self, tokens: list[int]) -> None:
+        found = self.manager.overlap(HASHER.keys(tokens), tokens, ROOT)
+        reusable = found.num_reusable_tokens
+        assert reusable == self.manager.match(HASHER.keys(tokens), len(tokens)).num_tokens
+        cached = [self.texts[key] for key in self.manager.cached_keys()]
+        following = [
+            text for text in cached if len(text) == reusable + B and text[:reusable] == tuple(tokens[:reusable])
+        ]
+        assert found.num_equal_tokens == max([reusable, *(num_equal(text, tokens) for text in following)])
 
     @rule()
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Health that is proven, decisions that are explained, and failures that are counted once."""
+"""Health that is proven, decisions that are listed, and failures that are counted once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -107,7 +107,7 @@ async def operations(tokenizer: ChatTokenizer) -> AsyncIterator[Operations]:
         return []
 
     scrape = ClusterScrape(CollectorRegistry(), "ingress-1", describing, lambda: (), no_siblings)
-    handlers = OperationsApi(router, generation, scrape, readiness, limits).handlers()
+    handlers = OperationsApi(router, scrape, readiness).handlers()
     app = build_http_app(generation, ModelApi(model, reader, limits), handlers, on_failure=lambda error: None)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://warmlane") as client:
         yield Operations(client, router, replicas, describing, running, clock)
@@ -153,38 +153,6 @@ async def test_an_answered_request_is_proof(operations: Operations) -> None:
     await operations.client.post("/v1/completions", json={"model": "small", "prompt": "a"})
     assert await status(operations) == 200
     assert operations.describing.asked == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"model": "small", "prompt": "the quick brown fox", "n": 2},
-        {"model": "small", "messages": [{"role": "user", "content": "hello"}], "stream": True},
-    ],
-    ids=["completion", "chat"],
-)
-async def test_explain_runs_nothing_and_reserves_nothing(operations: Operations, body: dict[str, Any]) -> None:
-    response = await operations.client.post("/v1/explain", json=body)
-    assert response.status_code == 200
-    (decision,) = response.json()["data"]
-    assert {score["replica_id"] for score in decision["scores"]} == {"a", "b"}
-    assert decision["reason"]
-    assert "block_keys" not in decision  # C36
-    assert operations.replicas.calls == []
-    assert operations.router.status()["open_reservations"] == 0
-    assert len(operations.router.log) == 0
-
-
-async def test_explain_has_one_decision_per_prompt(operations: Operations) -> None:
-    response = await operations.client.post("/v1/explain", json={"model": "small", "prompt": ["a", "b"], "n": 3})
-    assert len(response.json()["data"]) == 2
-
-
-async def test_explain_refuses_what_the_api_refuses(operations: Operations) -> None:
-    for body in ({}, {"model": "small"}, {"model": "small", "prompt": ""}, {"model": "x", "prompt": "a"}):
-        response = await operations.client.post("/v1/explain", json=body)
-        assert response.status_code in (400, 404)
-        check("ErrorResponse", response.json())
 
 
 async def test_decisions_are_listed_newest_first(operations: Operations) -> None:

@@ -60,7 +60,10 @@ def test_round_robin_takes_turns_while_replicas_come_and_go() -> None:
     policy, rng = make_policy("round_robin"), random.Random(1)
 
     def turn(*ids: str) -> str:
-        return policy.choose(SHAPE, [ReplicaView(replica_id) for replica_id in ids], 0.0, rng).replica_id
+        replicas = [ReplicaView(replica_id) for replica_id in ids]
+        replica_id = policy.choose(SHAPE, replicas, 0.0, rng).replica_id
+        policy.on_sent(SHAPE, replica_id, replicas, 0.0)
+        return replica_id
 
     assert [turn("a", "b", "c") for _ in range(4)] == ["a", "b", "c", "a"]
     assert [turn("a", "c") for _ in range(3)] == ["c", "a", "c"]

@@ -121,6 +121,16 @@ def test_explain_changes_nothing() -> None:
     assert registry.get_sample_value("warmlane_route_decisions_total", labels) is None
 
 
+def test_an_explanation_says_what_scores_are_made_of_and_a_decision_does_not() -> None:
+    clock = ManualClock()
+    router = fresh(make_router(replicas=REPLICAS, policy="lmetric", clock=clock), clock)
+    scores = router.explain(request(PROMPT)).to_dict()["scores"]
+    assert [set(score["parts"]) for score in scores] == [{"new_tokens", "batch"}] * len(REPLICAS)  # type: ignore[attr-defined]
+    decision = router.route(request(PROMPT))
+    assert all(score.parts is None for score in decision.scores)
+    assert "parts" not in decision.to_dict()["scores"][0]  # type: ignore[index]
+
+
 def test_50_c12_siblings_follow_the_first_before_anything_is_published() -> None:
     clock = ManualClock()
     router = fresh(make_router(replicas=REPLICAS, clock=clock), clock)

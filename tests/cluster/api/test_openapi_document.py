@@ -16,6 +16,7 @@ from cluster.api.limits import ApiLimits
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
 from cluster.cluster_scrape import ClusterScrape
+from cluster.explain_api import ExplainApi
 from cluster.operations_api import OperationsApi
 from cluster.readiness import Readiness
 from cluster.tokenization import ChatTokenizer
@@ -51,8 +52,9 @@ def whole_app(tokenizer_dir: Path, engine: AsyncEngine) -> Any:
 
     scrape = ClusterScrape(CollectorRegistry(), "ingress-1", NobodyAsks(), lambda: (), no_siblings)
     readiness = Readiness(router, NobodyAsks(), lambda: frozenset())
-    operations = OperationsApi(router, generation, scrape, readiness, limits)
-    return build_http_app(generation, ModelApi(model, reader, limits), operations.handlers(), lambda error: None)
+    explain = ExplainApi(router, generation, NobodyAsks(), 4, limits)
+    handlers = {**OperationsApi(router, scrape, readiness).handlers(), **explain.handlers()}
+    return build_http_app(generation, ModelApi(model, reader, limits), handlers, lambda error: None)
 
 
 @pytest.fixture(scope="module")

@@ -61,14 +61,13 @@ def test_one_replica_gets_everything(name: str) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_asking_changes_nothing(name: str) -> None:
-    """`choose` decides, `on_sent` remembers; only round robin takes its turn when asked."""
+    """`choose` decides, `on_sent` remembers."""
     asked, sent = make_policy(name), make_policy(name)
     rng, replicas = random.Random(7), idle()
     for number in range(60):
         request = prompt(("system", 6), (f"user {number % 9}", 4))
-        if name != "round_robin":
-            for seed in range(3):
-                choose(asked, prompt((f"question {seed}", 5)), with_load({"a": seed, "b": 1}), now=float(number))
+        for seed in range(3):
+            choose(asked, prompt((f"question {seed}", 5)), with_load({"a": seed, "b": 1}), now=float(number))
         state = rng.getstate()
         first = send(asked, request, replicas, now=float(number), rng=rng)
         rng.setstate(state)
