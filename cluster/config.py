@@ -11,6 +11,7 @@ from cluster.api.limits import ApiLimits
 from cluster.default_model import DEFAULT_MODEL
 from cluster.setting_sources import SettingSource
 from cluster.sizes import parse_bytes
+from cluster.transport_names import TRANSPORTS
 from replica.engine_config import EngineConfig
 from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 
@@ -62,6 +63,7 @@ class ServeConfig:
     max_waiting_tokens: int = setting(
         _ENGINE["max_waiting_tokens"], "prompt tokens that may wait in one replica; beyond that 429", low=1
     )
+    transport: str = setting("handle", f"how answers come from the replicas: {', '.join(TRANSPORTS)}")
     request_timeout_seconds: int = setting(600, "a request's longest time, waiting included", low=1, high=86400)
     max_body_bytes: int = setting(8 * 2**20, "largest body of a request, e.g. 8MiB", low=1024, high=2**31)
     max_choices: int = setting(512, "most answers of one request (prompts times n)", low=1, high=65536)
@@ -92,6 +94,8 @@ class ServeConfig:
                 f"deterministic needs float32 on CPUs, got dtype {self.dtype} and "
                 f"gpus_per_replica {self.gpus_per_replica}"
             )
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {self.transport!r}")
         make_policy(self.policy, self.policy_weights)  # an unknown one is refused before anything starts
         self.engine(self.model)  # the engine's own bounds (dtype, budget against requests) hold from the start
 
