@@ -1,7 +1,8 @@
 """`make bench-engine`: the engine against its peers and its bounds, in interleaved pairs.
 
 Each pair runs ours and then the peer on the same prompts; a ratio above 1 says that ours is better. Five pairs, two
-where the peer is slower than half our speed. Writes tests/benchmarks/out/engine.json after every peer.
+where the peer is slower than half our speed. Writes tests/benchmarks/out/engine.json after every peer; a run of some
+works or peers adds to what is there.
 """
 
 import argparse
@@ -32,6 +33,8 @@ def main() -> None:
     bandwidth = _read_bandwidth(arguments.threads)
     report = Report(_machine(arguments.threads, bandwidth))
     prompts = Prompts(arguments.model)
+    if arguments.works or arguments.peers:
+        report.keep_rows_of(_OUT / "engine.json")
     if not arguments.works:
         _internals(report, arguments.model, arguments.threads, bandwidth)
     wanted = [work for work in WORKS if not arguments.works or work.name in arguments.works]

@@ -51,6 +51,12 @@ class Report:
         """What was asked for and whether it holds, where a benchmark has bars."""
         self._rows: dict[str, dict[str, Any]] = {}
 
+    def keep_rows_of(self, path: Path) -> None:
+        """Goes on from an earlier run: its rows stay, but for what this run measures anew."""
+        if path.exists():
+            for row in json.loads(path.read_text())["rows"]:
+                self._rows[row["work"]] = row
+
     def add(self, pairs: Pairs) -> None:
         ratios = pairs.ratios
         row = self._rows.setdefault(
@@ -64,6 +70,7 @@ class Report:
                 "same": {},
             },
         )
+        row["ours"] = pairs.ours
         row["ratio"][pairs.peer] = [min(ratios), statistics.median(ratios), max(ratios)]
         row["peers"][pairs.peer] = pairs.theirs
         if pairs.same_outputs:
