@@ -59,9 +59,10 @@ class ExplainApi:
     async def explain(self, request: Request) -> Response:
         """The body of a chat or a completion; answers for each of its prompts with the decision and the caches."""
         fields = await read_json_object(request, self._limits.max_body_bytes)
+        context, read = explain_context(request, fields), self._generation
         chat = "messages" in fields
-        body, prompts = await (self._generation.read_chat(fields) if chat else self._generation.read_completion(fields))
-        every_choice = self._generation.engine_requests(body, prompts, "explain", explain_context(request, fields))
+        body, prompts = await (read.read_chat(fields, context) if chat else read.read_completion(fields))
+        every_choice = self._generation.engine_requests(body, prompts, "explain", context)
         requests = list(islice(every_choice, 0, None, body.num_choices))
         try:
             decisions = [self._router.explain(_route_request(each)) for each in requests]

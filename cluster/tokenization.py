@@ -3,12 +3,16 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from transformers import AutoTokenizer
 
+from cluster.chat_encoder import ChatEncoder
+from cluster.chat_seams import find_seams
 from cluster.control_tokens import ControlTokenInText, ControlTokens, map_strings, strings_in
+from cluster.segment_cache import SegmentCache
 from cluster.token_bytes import TokenBytes
 from cluster.tool_prompt import plain_messages
 
@@ -16,6 +20,7 @@ Result = TypeVar("Result")
 
 INLINE_CHARACTERS = 2000
 """Up to here tokenising (about 1 us per character) costs less than handing it to a thread and waiting for the loop."""
+_SAMPLE_CHAT = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user")]
 
 
 class PromptError(ValueError):
@@ -38,6 +43,9 @@ class ChatTokenizer:
         backend.no_padding()
         self._backend = backend
         self._control_tokens = ControlTokens(backend)
+        self._chat_encoder = ChatEncoder(
+            backend, self._control_tokens, find_seams(backend, self._sample_chat()), SegmentCache()
+        )
         self._token_bytes = TokenBytes(backend)
         self._longest_token = max(len(token.encode()) for token in backend.get_vocab(with_added_tokens=True))
         template = str(self._tokenizer.chat_template or "")
@@ -54,11 +62,15 @@ class ChatTokenizer:
         """Ids of a plain prompt. Control tokens in it are meant: the caller writes the whole format itself."""
         return await self._run(len(text), self._encode, text, add_special_tokens)
 
-    async def encode_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
-        """Ids of the rendered conversation, ready for the assistant's answer.
+    async def encode_chat(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), space: str | None = None
+    ) -> list[int]:
+        """Ids of the rendered conversation, ready for the assistant's answer. Turns that were tokenised before cost
+        next to nothing (`cluster.chat_encoder`).
 
         tools: functions that the answer may call. A template that knows the format in which calls are read gets them
-        as they are; for the others they are written into the messages (`cluster.tool_prompt`).
+        as they are; for the others they are written into the messages (`cluster.tool_prompt`). space: the name space of
+        the caller's pages; a turn that was tokenised for another one counts as new.
 
         Text such as `<|im_end|>` inside a message stays text (21). Raises PromptError when the template refuses the
         messages, or when there is none.
@@ -66,7 +78,7 @@ class ChatTokenizer:
         if self._needs_plain_messages(messages, tools):
             messages, tools = plain_messages(messages, tools), ()
         size = sum(len(message["content"]) for message in messages) + 100 * len(tools)
-        return await self._run(size, self._encode_chat, messages, tools)
+        return await self._run(size, self._encode_chat, messages, tools, space)
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await self._run(len(token_ids), self._decode, list(token_ids))
@@ -95,6 +107,13 @@ class ChatTokenizer:
         except Exception as error:  # a template is a program of the model's author: whatever it raises is its refusal
             raise PromptError(f"the chat template refuses these messages: {error}") from error
 
+    def _sample_chat(self) -> str:
+        """A rendered chat with the template's control tokens; empty where there is no template, or it takes none."""
+        for messages in (_SAMPLE_CHAT, _SAMPLE_CHAT[1:], _SAMPLE_CHAT[1:2]):
+            with suppress(PromptError):
+                return self.render(messages)
+        return ""
+
     def _needs_plain_messages(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> bool:
         if tools:
             return not self._template_takes_tools
@@ -107,14 +126,16 @@ class ChatTokenizer:
     def _decode(self, token_ids: list[int]) -> str:
         return self._backend.decode_batch([token_ids], skip_special_tokens=False)[0]
 
-    def _encode_chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
+    def _encode_chat(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], space: str | None
+    ) -> list[int]:
         marks = self._control_tokens.marks_for(strings_in([*messages, *tools]))
         if marks is None:
-            return self._encode(self.render(messages, tools), False)
+            return self._chat_encoder.encode(self.render(messages, tools), (), space)
         hidden = self.render(map_strings(messages, marks.hide), map_strings(tools, marks.hide))
         text, positions = marks.reveal(hidden)
         try:
-            return self._control_tokens.encode_around(text, positions)
+            return self._chat_encoder.encode(text, positions, space)
         except ControlTokenInText as error:
             raise PromptError(str(error)) from error
 

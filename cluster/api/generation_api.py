@@ -64,7 +64,7 @@ class GenerationApi:
         arrival = time.time()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         context = context_of(request, fields, arrival, self._limits.request_timeout_seconds)
-        body, prompts = await self.read_chat(fields)
+        body, prompts = await self.read_chat(fields, context)
 
         def reader_of(index: int) -> ChoiceReader:
             logprobs = ChatLogprobs(self._reader.tokenizer) if body.logprobs else None
@@ -88,13 +88,16 @@ class GenerationApi:
 
         return self._response(body, prompts, context, CompletionFormat(), reader_of)
 
-    async def read_chat(self, fields: dict[str, Any]) -> tuple[ChatCompletionRequest, list[list[int]]]:
+    async def read_chat(
+        self, fields: dict[str, Any], context: RequestContext
+    ) -> tuple[ChatCompletionRequest, list[list[int]]]:
         """The checked body and its one prompt. Raises ApiError."""
         body = validate(ChatCompletionRequest, drop_unsupported(fields, CHAT_NEUTRAL))
         self._check_common(body, 1)
         if body.grammar is not None:
             await check_grammar(body.grammar, body.grammar_field)
-        return body, [await self._reader.chat(body.messages, body.usable_tools)]
+        space = context.extra_keys(body.cache_salt).cache_salt
+        return body, [await self._reader.chat(body.messages, body.usable_tools, space)]
 
     async def read_completion(self, fields: dict[str, Any]) -> tuple[CompletionRequest, list[list[int]]]:
         """The checked body and its prompts. Raises ApiError."""

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from cluster.api.chat_request import ChatMessage
 from cluster.api.errors import bad_request, model_not_found
+from cluster.api.gate import tenant_of
 from cluster.api.generation_api import ServedModel
 from cluster.api.limits import ApiLimits
 from cluster.api.prompt_reader import PromptReader
@@ -59,7 +60,9 @@ class ModelApi:
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("Give either prompt or messages.", "prompt")
         if body.messages is not None:
-            ids = await self._reader.encode_chat(body.messages)
+            tenant = tenant_of(request)
+            space = None if tenant is None else tenant.cache_salt(None)
+            ids = await self._reader.encode_chat(body.messages, space=space)
         else:
             ids = await self._reader.encode(body.prompt or "", body.add_special_tokens)
         return await asyncio.to_thread(self._tokens_response, ids, body.return_token_strs)

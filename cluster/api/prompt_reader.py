@@ -17,7 +17,7 @@ class Tokenizer(Protocol):
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
     async def encode_chat(
-        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), space: str | None = None
     ) -> list[int]: ...
     async def decode(self, token_ids: Sequence[int]) -> str: ...
     def min_tokens(self, num_bytes: int) -> int: ...
@@ -35,18 +35,23 @@ class PromptReader:
         self._max_model_len = max_model_len
         self._observe_seconds = observe_seconds
 
-    async def chat(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> list[int]:
+    async def chat(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), space: str | None = None
+    ) -> list[int]:
+        """space: of the caller's pages (`ExtraKeys.cache_salt`); turns that were tokenised for it need not be again."""
         begin = time.perf_counter()
-        ids = await self.encode_chat(messages, tools)
+        ids = await self.encode_chat(messages, tools, space)
         self._observe_seconds(time.perf_counter() - begin)
         return self.checked(ids, "messages")
 
-    async def encode_chat(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> list[int]:
+    async def encode_chat(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), space: str | None = None
+    ) -> list[int]:
         """Ids of any length, except those of a text that cannot fit (57)."""
         rendered = [message.for_template() for message in messages]
         self._refuse_long_text("".join(str(message.get("content") or "") for message in rendered), "messages")
         try:
-            return await self.tokenizer.encode_chat(rendered, [tool.for_template() for tool in tools])
+            return await self.tokenizer.encode_chat(rendered, [tool.for_template() for tool in tools], space)
         except ValueError as error:
             raise bad_request(f"Invalid value for messages: {error}", "messages") from error
 

@@ -98,6 +98,32 @@ async def test_each_key_has_its_tenants_salt_and_sessions(guarded: Any, api: Api
     assert [request.session_id for request in api.engine.requests] == ["alpha/s", "alpha/s", "beta/s"]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+async def test_51_nobody_is_faster_for_what_another_tenant_said(guarded: Any, api: Api, path: str) -> None:
+    """Turns that were tokenised before are known within one tenant's space alone."""
+    encoder = api.models._tokenizer._chat_encoder
+    messages = [{"role": "user", "content": f"what {path} is told once"}]
+    tokenised = []
+    async with guarded() as client:
+        for key in ("key-a", "key-b", "key-a2", "key-b"):
+            before = encoder.num_encoded_characters
+            body = {"model": "small", "messages": messages}
+            assert (await client.post(path, json=body, headers=bearer(key))).status_code == 200
+            tokenised.append(encoder.num_encoded_characters - before)
+    assert tokenised == [tokenised[0], tokenised[0], 0, 0]
+    assert tokenised[0] > len(messages[0]["content"])
+
+
+async def test_51_a_salt_is_a_space_of_its_own_when_tokenising_too(api: Api) -> None:
+    encoder, counts = api.models._tokenizer._chat_encoder, []
+    for salt in ("one", "two", "one"):
+        before = encoder.num_encoded_characters
+        assert (await api.chat("told by salt", cache_salt=salt)).status_code == 200
+        counts.append(encoder.num_encoded_characters - before)
+    assert counts == [counts[0], counts[0], 0]
+    assert counts[0] > 0
+
+
 async def test_administration_needs_an_admin_key(guarded: Any) -> None:
     async with guarded() as client:
         for key, status in (("key-a", 403), ("wrong", 401), ("key-admin", 200)):
