@@ -8,7 +8,7 @@ PYTHON = $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: bench-engine bench-http bench-router bench-tokenization help setup serve demo test lint
+.PHONY: bench-engine bench-http bench-isolation bench-router bench-tokenization help setup serve demo test lint
 
 help:
 	@echo "make serve   set up what is missing and start a cluster on this machine (Ctrl-C stops it)"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench-router  what routing costs, and all routing policies on many traces in simulation"
 	@echo "make bench-tokenization  what the next turn of a long chat costs to tokenise"
 	@echo "make bench-http    what it costs to bring an answer to a client, by every transport"
+	@echo "make bench-isolation     whether a tenant can tell by time what another one has cached"
 	@echo "make setup   only create .venv and install"
 
 setup: $(STAMP)
@@ -64,3 +65,6 @@ bench-tokenization: $(STAMP)
 
 bench-http: $(STAMP)
 	@exec $(BIN)/python -m tests.benchmarks.bench_http $(ARGS)
+
+bench-isolation: $(STAMP)
+	@exec $(BIN)/python -m tests.benchmarks.bench_isolation $(ARGS)
