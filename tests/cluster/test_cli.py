@@ -185,7 +185,6 @@ def test_the_command_line_starts_without_loading_torch_or_ray() -> None:
 
 REFUSED = [
     ["serve", "--replicas", "0"],
-    ["serve", "--gpus-per-replica", "1", "--replicas", "1000"],
     ["serve", "--redis-url", "nonsense"],
     ["serve", "--api-keys-file", "/nonexistent.yaml"],
     ["serve", "--config", "/nonexistent.yaml"],
