@@ -16,7 +16,8 @@ from cluster.free_ports import check_free
 from cluster.host_messages import HostMessage, HostOrders
 from cluster.paths import new_run_folder
 
-STOP_SECONDS = 25.0
+STOP_SECONDS = 40.0
+"""More than running requests (`ray_runtime.DRAIN_SECONDS`) and Ray Serve together take to end."""
 
 
 class ClusterFailed(RuntimeError):

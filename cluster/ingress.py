@@ -11,6 +11,7 @@ from ray import serve
 
 from cache.block_hasher import BlockHasher
 from cache.wire import PolicySetting
+from cluster.api.entrance import Entrance
 from cluster.api.generation_api import GenerationApi, ServedModel
 from cluster.api.http_app import Access, build_http_app
 from cluster.api.model_api import ModelApi
@@ -72,6 +73,7 @@ class Ingress:
         operations = OperationsApi(self._router, self._scrape, readiness)
         explain = ExplainApi(self._router, generation, replica_handle, spec.block_size, limits)
         reset = CacheReset(replica_handle, running_replicas, self._ask_siblings)
+        self._entrance = Entrance()
         # Ray Serve echoes X-Request-Id itself; twice would be two headers.
         self._app = build_http_app(
             generation,
@@ -84,7 +86,12 @@ class Ingress:
             },
             metrics.count_failure,
             echo_request_id=False,
-            access=Access(keys=spec.api_keys, admin_open=spec.admin_open, num_ingresses=spec.num_ingress),
+            access=Access(
+                keys=spec.api_keys,
+                admin_open=spec.admin_open,
+                num_ingresses=spec.num_ingress,
+                entrance=self._entrance,
+            ),
         )
         self._router.start()
 
@@ -107,6 +114,11 @@ class Ingress:
     def adopt_policy(self, setting: PolicySetting) -> dict[str, Any]:
         """Another ingress was told a policy for all."""
         return self._policy.adopt(setting)
+
+    def close_entrance(self) -> int:
+        """The cluster stops: requests that come now are refused. Returns how many are still being answered."""
+        self._entrance.close()
+        return self._entrance.num_inside
 
     def forget_cached(self) -> None:
         """All replicas have emptied their caches (see `CacheReset`)."""

@@ -1,7 +1,9 @@
 """Ray and Ray Serve of one cluster on this machine, kept apart from every other one."""
 
+import logging
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,8 +13,14 @@ from cluster.free_ports import FreePorts
 from cluster.gpu_check import check_gpus
 from cluster.haproxy_transport import find_haproxy, haproxy_environment
 
+logger = logging.getLogger(__name__)
+
 OBJECT_STORE_BYTES = 100 * 1024**2
 """Requests and answers are far smaller than what Ray would put there; it takes no less than 75 MiB."""
+DRAIN_SECONDS = 15.0
+"""How long requests that run may go on when the cluster stops."""
+ANSWER_SECONDS = 3.0
+"""An ingress that does not answer for so long is not waited for."""
 KEEP_ALIVE_SECONDS = 90
 """Longer than the pools of common clients keep a connection (56)."""
 
@@ -63,8 +71,6 @@ def start_serve(config: ServeConfig, model_dir: Path) -> Iterator[tuple[int, int
 
     Raises RuntimeError with the cause when it cannot be deployed.
     """
-    import time
-
     from ray import serve
     from ray.serve.schema import ApplicationStatus
 
@@ -112,8 +118,28 @@ def stop_serve() -> None:
     import ray
     from ray import serve
 
-    if ray.is_initialized():
-        serve.shutdown()
+    if not ray.is_initialized():
+        return
+    try:
+        _finish_answers()
+    except Exception as error:  # never started, or broken: then there is nothing to wait for
+        logger.warning("the ingresses could not be asked to finish: %r", error)
+    serve.shutdown()
+
+
+def _finish_answers() -> None:
+    """Closes the entrances and waits until nobody is being answered, or DRAIN_SECONDS are over."""
+    from ray import serve
+
+    from cluster.app import APP_NAME, INGRESS_DEPLOYMENT
+
+    handle = serve.get_deployment_handle(INGRESS_DEPLOYMENT, APP_NAME)
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while num_inside := sum(handle.broadcast("close_entrance").results(timeout_s=ANSWER_SECONDS)):
+        if time.monotonic() > deadline:
+            logger.warning("%d requests were still being answered after %.0f s", num_inside, DRAIN_SECONDS)
+            return
+        time.sleep(0.1)
 
 
 def behind_haproxy() -> bool:

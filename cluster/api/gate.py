@@ -6,6 +6,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cluster.api.entrance import Entrance
 from cluster.api.errors import ApiError
 from cluster.api.tenant_limits import TenantLimits
 from cluster.api.tenants import ApiKeys, Tenant
@@ -29,15 +30,17 @@ class Gate:
         on_refusal: Callable[[BaseException], None],
         admin_open: bool = True,
         num_ingresses: int = 1,
+        entrance: Entrance | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         """on_refusal: told of each request for text that was not let in. admin_open: whether administration needs no
-        key where there are none."""
+        key where there are none. entrance: closed while the cluster stops."""
         self._app = app
         self._keys = keys
         self._on_refusal = on_refusal
         self._admin_open = admin_open
         self._limits = TenantLimits(num_ingresses, clock)
+        self._entrance = entrance or Entrance()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,9 +51,9 @@ class Gate:
         try:
             tenant = self._tenant(Request(scope), path)
             scope.setdefault("state", {})["tenant"] = tenant
-            if tenant is not None and is_limited:
-                with self._limits.admitted(tenant) as leave:
-                    await self._app(scope, receive, _ending_with(send, leave))
+            if is_limited:
+                with self._entrance.admitted():
+                    await self._answer(tenant, scope, receive, send)
                 return
         except ApiError as error:
             if is_limited:
@@ -58,6 +61,13 @@ class Gate:
             await error.response(_challenge(error))(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    async def _answer(self, tenant: Tenant | None, scope: Scope, receive: Receive, send: Send) -> None:
+        if tenant is None:
+            await self._app(scope, receive, send)
+            return
+        with self._limits.admitted(tenant) as leave:
+            await self._app(scope, receive, _ending_with(send, leave))
 
     def _tenant(self, request: Request, path: str) -> Tenant | None:
         """Whose request it is; None where it needs no tenant. Raises ApiError 401 or 403."""

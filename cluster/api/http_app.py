@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from cluster.api.chat_request import ChatCompletionRequest
 from cluster.api.completion_request import CompletionRequest
+from cluster.api.entrance import Entrance
 from cluster.api.errors import ApiError
 from cluster.api.failures import from_exception
 from cluster.api.gate import Gate
@@ -33,11 +34,12 @@ def _no_report(error: BaseException) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """keys: None lets everybody in. admin_open, num_ingresses: see `Gate`."""
+    """keys: None lets everybody in. admin_open, num_ingresses, entrance: see `Gate`."""
 
     keys: ApiKeys | None = None
     admin_open: bool = True
     num_ingresses: int = 1
+    entrance: Entrance = field(default_factory=Entrance)
 
 
 def build_http_app(
@@ -61,6 +63,7 @@ def build_http_app(
         on_refusal=on_failure,
         admin_open=access.admin_open,
         num_ingresses=access.num_ingresses,
+        entrance=access.entrance,
     )
     app.add_middleware(RequestIdMiddleware, echo=echo_request_id)
 
