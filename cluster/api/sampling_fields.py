@@ -55,6 +55,8 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     """Accepted; nothing is padded, so there is nothing to leave out."""
+    continuous_usage_stats: bool | None = None
+    """vLLM's, which load generators send. Accepted; usage comes in the last chunk alone, where they read it too."""
 
 
 class SamplingFields(BaseModel):

@@ -52,9 +52,10 @@ async def test_32_no_usage_when_not_asked_for(api: Api, options: dict | None) ->
         assert all("usage" not in chunk and chunk["choices"] for chunk in events(response.text)[0])
 
 
-async def test_31_32_one_last_chunk_with_usage_when_asked_for(api: Api) -> None:
+@pytest.mark.parametrize("options", [{}, {"continuous_usage_stats": True}], ids=["", "as guidellm asks"])
+async def test_31_32_one_last_chunk_with_usage_when_asked_for(api: Api, options: dict[str, bool]) -> None:
     for call in (api.chat, api.complete):
-        response = await call(stream=True, stream_options={"include_usage": True})
+        response = await call(stream=True, stream_options={"include_usage": True, **options})
         chunks, done = events(response.text)
         assert done
         assert chunks[-1]["choices"] == []
