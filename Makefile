@@ -46,8 +46,14 @@ serve: $(STAMP)
 demo: $(STAMP)
 	@exec $(BIN)/warmlane demo $(ARGS)
 
+# Two processes of one thread each for what needs no cluster, then the whole clusters. With ARGS one plain pytest.
 test: $(STAMP)
+ifeq ($(ARGS),)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not e2e" -n 2 --dist loadfile
+	@exec $(BIN)/python -m pytest -m e2e
+else
 	@exec $(BIN)/python -m pytest $(ARGS)
+endif
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
