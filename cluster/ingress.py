@@ -27,7 +27,7 @@ from cluster.policy_control import PolicyControl
 from cluster.readiness import Readiness
 from cluster.request_relay import RelaySettings, RequestRelay
 from cluster.tokenization import ChatTokenizer
-from cluster.transports import make_transport
+from cluster.transport_choice import make_transport
 from router.prefix_router import PrefixRouter
 from router.running_set import RUNNING_SET
 
@@ -55,7 +55,7 @@ class Ingress:
         )
         metrics = IngressMetrics(registry, spec.served_model_name, process)
         readiness = Readiness(self._router, replica_handle, running_replicas)
-        transport = make_transport(spec.transport, replica_handle, spec.secret, self._router.replica_failed, metrics)
+        transport = make_transport(spec.transport, replica_handle, spec.secret, self._router, metrics)
         relay = RequestRelay(self._router, transport, RelaySettings(), readiness.on_answer)
         self._scrape = ClusterScrape(registry, process, replica_handle, running_replicas, self._sibling_pages)
         self._siblings: Any = None

@@ -25,7 +25,7 @@ class EngineDead(RuntimeError):
 
 
 class ChannelClosed(RuntimeError):
-    """The side channel that an answer was to take is not open; nothing is wrong with the replica or the request."""
+    """There is no such side channel; nothing is wrong with the replica."""
 
 
 class UnsupportedModel(ValueError):

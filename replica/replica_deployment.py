@@ -12,7 +12,6 @@ from cache.block_hasher import BlockHasher, ExtraKeys
 from cache.kv_cache_manager import PrefixOverlap
 from cache.redis_keys import RedisKeys
 from cache.wire import ReplicaRegistration
-from replica.answer_delivery import AnswerDelivery
 from replica.async_engine import AsyncEngine
 from replica.cache_inspection import cache_overlaps
 from replica.engine import Engine
@@ -21,6 +20,7 @@ from replica.engine_factory import build_engine
 from replica.event_publisher import EventPublisher
 from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
 from replica.metrics import EngineMetrics
+from replica.side_channel.channel_server import ChannelServer
 from replica.warm_up import warm_up
 
 
@@ -47,7 +47,7 @@ class ReplicaDeployment:
         self._engine = AsyncEngine(built)
         # The address by which Ray knows this node: loopback where the cluster is of this machine alone.
         host = ray.util.get_node_ip_address()
-        self._delivery = AnswerDelivery(self._engine.generate, secret, self.replica_id, host)
+        self._channels = ChannelServer(self._engine.generate, secret, self.replica_id, host)
         registration = ReplicaRegistration(
             replica_id=self.replica_id,
             incarnation=self.incarnation,
@@ -63,19 +63,21 @@ class ReplicaDeployment:
     async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
         """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead.
 
-        The first item is empty (see `AnswerDelivery`).
+        The first item is empty and comes at once: it tells the ingress, which bounds the wait for a replica, that this
+        one has taken the request, however long it may then queue.
         """
-        async for chunks in self._delivery.stream(request):
+        yield []
+        async for chunks in self._engine.generate(request):
             yield chunks
-
-    async def send_over_channel(self, request: GenerateRequest, channel_id: bytes, route_to: str | None = None) -> None:
-        """Sends the same items over the ingress's side channel and returns when all are on their way; a cancelled call
-        aborts the request, and so does the end of the channel. Raises ChannelClosed too."""
-        await self._delivery.send(request, channel_id)
 
     async def channel_address(self, route_to: str | None = None) -> ChannelAddress:
         """Where this replica listens for side channels, from the first time it is asked."""
-        return await self._delivery.channel_address()
+        return await self._channels.address()
+
+    async def hold_channel(self, channel_id: bytes, route_to: str | None = None) -> None:
+        """Lasts as long as the side channel, over which requests come as in `generate`: a replica that is to stop waits
+        for its calls, and so for what runs there. Raises ChannelClosed where there is none of this id."""
+        await self._channels.hold(channel_id)
 
     async def cache_overlaps(
         self, prompts: Sequence[Sequence[int]], extra_keys: ExtraKeys, route_to: str | None = None

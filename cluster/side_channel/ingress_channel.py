@@ -1,13 +1,13 @@
 """The ingress's end of one side channel."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import cast
 
 from cluster.api.engine_call import ReplicaLost
-from replica.messages import TokenChunk
-from replica.side_channel import answer_codec
+from cluster.side_channel.inbox import Inbox
+from replica.messages import GenerateRequest
+from replica.side_channel import codec
 from replica.side_channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed
 from replica.side_channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, IngressHandshake
 from replica.side_channel.sockets import watch_peer
@@ -17,65 +17,44 @@ class ChannelLost(ReplicaLost):
     """The connection ended; whether the replica did is not known yet."""
 
 
-class Inbox:
-    """What one request got over the channel and nobody has taken yet."""
-
-    def __init__(self) -> None:
-        self._items: deque[list[TokenChunk]] = deque()
-        self._changed = asyncio.Event()
-        self._end: BaseException | None = None
-
-    def put(self, chunks: list[TokenChunk]) -> None:
-        self._items.append(chunks)
-        self._changed.set()
-
-    def end(self, error: BaseException) -> None:
-        """Nothing more will come; `error` is raised after everything that came before it."""
-        self._end = self._end or error
-        self._changed.set()
-
-    async def next(self) -> list[TokenChunk]:
-        """All that is there, joined; waits for the first. An empty list says that the replica took the request."""
-        while not self._items:
-            if self._end is not None:
-                raise self._end
-            self._changed.clear()
-            await self._changed.wait()
-        chunks = [chunk for item in self._items for chunk in item]
-        self._items.clear()
-        return chunks
-
-
 class IngressChannel(asyncio.Protocol):
-    """Open once the replica has proven that it knows the cluster's secret. `opened` fails where it does not."""
+    """`proven` ends when the replica has shown that it knows the secret, `held` when it takes requests."""
 
     def __init__(self, handshake: IngressHandshake, on_lost: Callable[["IngressChannel"], None]):
-        """on_lost: called when an open channel has ended."""
-        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """on_lost: called when a channel that was held has ended."""
+        loop = asyncio.get_running_loop()
+        self.proven: asyncio.Future[None] = loop.create_future()
+        self.held: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
         self._handshake = handshake
         self._on_lost = on_lost
         self._reader = FrameReader(MAX_HANDSHAKE_FRAME_BYTES)
         self._on_frame = self._answer_challenge
         self._inboxes: dict[str, Inbox] = {}
         self._transport: asyncio.Transport | None = None
+        self._retired = False
 
     @property
     def channel_id(self) -> bytes:
         return self._handshake.channel_id
 
     @property
-    def is_open(self) -> bool:
-        return self._transport is not None and self.opened.done() and not self._transport.is_closing()
+    def is_usable(self) -> bool:
+        return self.held.done() and self._transport is not None and not self._transport.is_closing()
 
-    def follow(self, request_id: str) -> Inbox:
-        """What comes for this request goes there until `leave`."""
-        inbox = self._inboxes[request_id] = Inbox()
-        if not self.is_open:
-            inbox.end(_lost())
+    def send(self, request: GenerateRequest) -> Inbox:
+        """Raises ChannelLost."""
+        if self._transport is None or not self.is_usable:
+            raise lost()
+        request_id = request.request_id
+        inbox = self._inboxes[request_id] = Inbox(lambda must_tell: self._forget(request_id, must_tell))
+        self._transport.write(codec.encode(codec.Start(request)))
         return inbox
 
-    def leave(self, request_id: str) -> None:
-        self._inboxes.pop(request_id, None)
+    def retire(self) -> None:
+        """Closes when the last answer has ended: the replica is being stopped and waits for that."""
+        self._retired = True
+        self._close_if_over()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -95,12 +74,14 @@ class IngressChannel(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.opened.done():
-            self._fail_opening(BadHandshake("the replica closed the connection during the handshake"))
+        self.closed.set_result(None)
+        if not self.held.done():
+            self._fail_opening(BadHandshake("the replica closed the connection before it took requests"))
             return
-        for inbox in self._inboxes.values():
-            inbox.end(_lost())
-        self._on_lost(self)
+        for inbox in list(self._inboxes.values()):
+            inbox.end(lost())
+        if not self._retired:
+            self._on_lost(self)
 
     def _answer_challenge(self, frame: bytes) -> None:
         answer = self._handshake.answer(frame)
@@ -112,19 +93,36 @@ class IngressChannel(asyncio.Protocol):
         self._handshake.check(frame)
         self._reader.max_bytes = MAX_FRAME_BYTES
         self._on_frame = self._dispatch
-        if not self.opened.done():
-            self.opened.set_result(None)
+        self.proven.set_result(None)
 
     def _dispatch(self, frame: bytes) -> None:
-        for request_id, chunks in answer_codec.decode(frame):
-            inbox = self._inboxes.get(request_id)
-            if inbox is not None:  # else whoever asked has left
-                inbox.put(chunks)
+        for message in codec.from_replica(frame):
+            if isinstance(message, codec.Held):
+                if not self.held.done():
+                    self.held.set_result(None)
+            elif (inbox := self._inboxes.get(message.request_id)) is None:
+                continue  # whoever asked has left
+            elif isinstance(message, codec.Answered):
+                inbox.put(message.chunks)
+            else:
+                inbox.end(message.error)
+
+    def _forget(self, request_id: str, must_tell: bool) -> None:
+        self._inboxes.pop(request_id, None)
+        if must_tell and self._transport is not None and self.is_usable:
+            self._transport.write(codec.encode(codec.Cancel(request_id)))
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        if self._retired and not self._inboxes and self._transport is not None:
+            self._transport.close()  # after what is still to be written
 
     def _fail_opening(self, error: Exception) -> None:
-        if not self.opened.done():
-            self.opened.set_exception(error)
+        for future in (self.proven, self.held):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # read here, where nobody may wait for it
 
 
-def _lost() -> ChannelLost:
+def lost() -> ChannelLost:
     return ChannelLost("The connection to the replica that computed this request was lost.")

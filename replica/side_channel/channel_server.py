@@ -4,6 +4,7 @@ import asyncio
 
 from replica.errors import ChannelClosed
 from replica.messages import ChannelAddress
+from replica.side_channel.answering import Generate
 from replica.side_channel.handshake import ReplicaHandshake
 from replica.side_channel.replica_channel import ChannelBounds, ReplicaChannel
 
@@ -14,17 +15,23 @@ MAX_UNPROVEN = 64
 class ChannelServer:
     """Listens from the first time that an ingress asks for the address. Belongs to the event loop that asks."""
 
-    def __init__(self, secret: bytes, replica_id: str, host: str, bounds: ChannelBounds | None = None):
-        """secret: the cluster's. host: an address of this machine that the ingresses reach, and nobody else if it can
-        be helped."""
+    def __init__(
+        self, generate: Generate, secret: bytes, replica_id: str, host: str, bounds: ChannelBounds | None = None
+    ):
+        """generate: the engine's. secret: the cluster's. host: an address of this machine that ingresses can reach."""
+        self._generate = generate
         self._secret = secret
         self._replica_id = replica_id
         self._host = host
         self._bounds = bounds or ChannelBounds()
-        self._open: dict[bytes, ReplicaChannel] = {}
+        self._proven: dict[bytes, ReplicaChannel] = {}
         self._unproven: set[ReplicaChannel] = set()
         self._server: asyncio.Server | None = None
         self._starting = asyncio.Lock()
+
+    @property
+    def num_requests(self) -> int:
+        return sum(channel.num_requests for channel in self._proven.values())
 
     async def address(self) -> ChannelAddress:
         """Raises OSError where nothing can listen on the host."""
@@ -34,37 +41,38 @@ class ChannelServer:
         host, port = self._server.sockets[0].getsockname()[:2]
         return ChannelAddress(self._replica_id, host, port)
 
-    def channel(self, channel_id: bytes) -> ReplicaChannel:
-        """Raises ChannelClosed when there is none of this id."""
-        channel = self._open.get(channel_id)
+    async def hold(self, channel_id: bytes) -> None:
+        """Lets requests in on this channel and returns when it has ended. Raises ChannelClosed when there is none."""
+        channel = self._proven.get(channel_id)
         if channel is None:
             raise ChannelClosed("this replica has no such side channel")
-        return channel
+        channel.hold()
+        try:
+            await asyncio.shield(channel.closed)
+        finally:
+            channel.close()  # a call that Ray cancels takes the channel with it
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for channel in [*self._open.values(), *self._unproven]:
+        for channel in [*self._proven.values(), *self._unproven]:
             channel.close()
 
     def _connect(self) -> asyncio.Protocol:
         if len(self._unproven) >= MAX_UNPROVEN:
             return _Refusal()
-        channel = ReplicaChannel(
-            ReplicaHandshake(self._secret, self._replica_id), self._bounds, self._opened, self._closed
-        )
-        self._unproven.add(channel)
-        return channel
+        handshake = ReplicaHandshake(self._secret, self._replica_id)
+        return ReplicaChannel(handshake, self._generate, self._bounds, self._changed)
 
-    def _opened(self, channel: ReplicaChannel) -> None:
+    def _changed(self, channel: ReplicaChannel) -> None:
         self._unproven.discard(channel)
-        if channel.channel_id is not None:
-            self._open[channel.channel_id] = channel
-
-    def _closed(self, channel: ReplicaChannel) -> None:
-        self._unproven.discard(channel)
-        if channel.channel_id is not None and self._open.get(channel.channel_id) is channel:
-            del self._open[channel.channel_id]
+        if channel.closed.done():
+            if channel.channel_id is not None and self._proven.get(channel.channel_id) is channel:
+                del self._proven[channel.channel_id]
+        elif channel.channel_id is None:
+            self._unproven.add(channel)
+        else:
+            self._proven[channel.channel_id] = channel
 
 
 class _Refusal(asyncio.Protocol):

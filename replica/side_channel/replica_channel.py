@@ -2,15 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from replica.errors import ChannelClosed
-from replica.messages import TokenChunk
-from replica.side_channel import answer_codec
-from replica.side_channel.frames import BadFrame, FrameReader, framed
+from replica.side_channel import codec
+from replica.side_channel.answering import Answering, Generate
+from replica.side_channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed
 from replica.side_channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, ReplicaHandshake
 from replica.side_channel.sockets import watch_peer
 
@@ -34,56 +32,43 @@ class ChannelBounds:
 
 
 class ReplicaChannel(asyncio.Protocol):
-    """Nothing is sent before the ingress has proven itself, and nothing but that proof is ever read.
+    """Nothing is sent before the ingress has proven itself, and no request is taken before Ray holds the channel.
 
     What is sent within one turn of the event loop, which is what one engine step gave to all requests, leaves in one
-    write. When the connection ends, so do the requests that are answered over it: their ingress is gone.
+    write. When the connection ends, so do its requests: their ingress is gone.
     """
 
-    def __init__(self, handshake: ReplicaHandshake, bounds: ChannelBounds, on_open: Callable[["ReplicaChannel"], None],
-                 on_closed: Callable[["ReplicaChannel"], None]):  # fmt: skip
-        """on_open: called once the ingress has proven itself; on_closed: when the connection has ended."""
+    def __init__(
+        self,
+        handshake: ReplicaHandshake,
+        generate: Generate,
+        bounds: ChannelBounds,
+        on_change: Callable[["ReplicaChannel"], None],
+    ):
+        """generate: the engine's. on_change: called when it is connected, proven and closed."""
         self.channel_id: bytes | None = None
         """What the ingress calls it; None until it has proven itself."""
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._handshake = handshake
         self._bounds = bounds
-        self._on_open = on_open
-        self._on_closed = on_closed
+        self._on_change = on_change
+        self._answering = Answering(generate, self._send, self._wait_writable)
         self._reader = FrameReader(MAX_HANDSHAKE_FRAME_BYTES)
-        self._queued: list[answer_codec.Item] = []
+        self._on_frame = self._check_proof
+        self._queued: list[codec.FromReplica] = []
         self._writable = asyncio.Event()
         self._writable.set()
-        self._closed = False
-        self._answering: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """While the calling task answers a request; it is cancelled, and ChannelClosed is raised, when the ingress goes
-        away."""
-        task = asyncio.current_task()
-        if task is None or self._closed:
-            raise ChannelClosed("the side channel is closed")
-        self._answering.add(task)
-        try:
-            yield
-        except asyncio.CancelledError as error:
-            if task in self._answering:
-                raise
-            task.uncancel()
-            raise ChannelClosed("the ingress closed its side channel") from error
-        finally:
-            self._answering.discard(task)
+    @property
+    def num_requests(self) -> int:
+        return len(self._answering)
 
-    def send(self, request_id: str, chunks: list[TokenChunk]) -> None:
-        """At once, together with what others send in this turn of the event loop."""
-        if not self._queued:
-            self._loop.call_soon(self._flush)
-        self._queued.append((request_id, chunks))
-
-    async def drain(self) -> None:
-        """Waits while the ingress does not keep up; what a request gets meanwhile piles up in the engine."""
-        await self._writable.wait()
+    def hold(self) -> None:
+        """Ray counts this channel from now on, so a replica that stops waits for it."""
+        if self._on_frame != self._take:
+            self._on_frame = self._take
+            self._send(codec.Held())
 
     def close(self) -> None:
         self._transport.abort()
@@ -95,24 +80,15 @@ class ReplicaChannel(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._bounds.buffer_bytes)
         self._transport.write(framed(self._handshake.challenge))
         self._timer = self._loop.call_later(self._bounds.handshake_seconds, self._give_up, "no proof came in time")
+        self._on_change(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.channel_id is not None:
-            self._give_up("an ingress sent more than its proof")
-            return
         try:
             self._reader.feed(data)
-            frame = self._reader.next_frame()
-            if frame is None:
-                return
-            channel_id, proof = self._handshake.answer(frame)
+            while (frame := self._reader.next_frame()) is not None:
+                self._on_frame(frame)
         except (BadFrame, BadHandshake) as error:
             self._give_up(str(error))
-            return
-        self._stop_timer()
-        self.channel_id = channel_id
-        self._on_open(self)
-        self._transport.write(framed(proof))
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -124,19 +100,44 @@ class ReplicaChannel(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_timer()
-        self._closed = True
         self._writable.set()
-        self._on_closed(self)
-        tasks, self._answering = self._answering, set()
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            logger.warning("a side channel ended (%r): %d requests are aborted", error, len(tasks))
+        self.closed.set_result(None)
+        self._on_change(self)
+        if self.num_requests:
+            logger.warning("a side channel ended (%r): %d requests are aborted", error, self.num_requests)
+        self._answering.cancel_all()
+
+    def _check_proof(self, frame: bytes) -> None:
+        self.channel_id, proof = self._handshake.answer(frame)
+        self._stop_timer()
+        self._reader.max_bytes = MAX_FRAME_BYTES
+        self._on_frame = self._refuse
+        self._on_change(self)
+        self._transport.write(framed(proof))
+
+    def _refuse(self, frame: bytes) -> None:
+        raise BadFrame("an ingress sent a request before Ray held its side channel")
+
+    def _take(self, frame: bytes) -> None:
+        message = codec.from_ingress(frame)
+        if isinstance(message, codec.Start):
+            self._answering.start(message.request)
+        else:
+            self._answering.cancel(message.request_id)
+
+    def _send(self, message: codec.FromReplica) -> None:
+        """At once, together with what else is sent in this turn of the event loop."""
+        if not self._queued:
+            self._loop.call_soon(self._flush)
+        self._queued.append(message)
 
     def _flush(self) -> None:
         queued, self._queued = self._queued, []
-        if not self._closed:
-            self._transport.write(answer_codec.encode(queued))
+        if not self.closed.done():
+            self._transport.write(codec.encode(queued))
+
+    async def _wait_writable(self) -> None:
+        await self._writable.wait()
 
     def _give_up(self, reason: str) -> None:
         logger.warning("closing a side channel: %s", reason)

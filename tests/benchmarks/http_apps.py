@@ -19,14 +19,14 @@ from cluster.app import INGRESS_DEPLOYMENT, MAX_ONGOING_REQUESTS, REPLICA_DEPLOY
 from cluster.cluster_spec import ClusterSpec
 from cluster.ingress import Ingress
 from cluster.tokenization import ChatTokenizer
-from replica.answer_delivery import AnswerDelivery
 from replica.async_engine import AsyncEngine
 from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
+from replica.side_channel.channel_server import ChannelServer
 from tests.benchmarks.instant_engine import InstantEngine
 
 MODEL = "instant"
 OUR_TRANSPORTS = ("side_channel", "handle")
-UVICORN, RAY_DEFAULT = "uvicorn", "ray_default"
+UVICORN, PYTHON_PROXY, RAY_DEFAULT = "uvicorn", "python_proxy", "ray_default"
 NUM_REPLICAS = 2
 SECRET = b"0123456789abcdef"
 
@@ -51,17 +51,18 @@ class InstantReplica:
     def __init__(self) -> None:
         self._engine = AsyncEngine(InstantEngine())  # type: ignore[arg-type]
         replica_id = serve.get_replica_context().replica_id.unique_id
-        self._delivery = AnswerDelivery(self._engine.generate, SECRET, replica_id, "127.0.0.1")
+        self._channels = ChannelServer(self._engine.generate, SECRET, replica_id, "127.0.0.1")
 
     async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
-        async for chunks in self._delivery.stream(request):
+        yield []
+        async for chunks in self._engine.generate(request):
             yield chunks
 
-    async def send_over_channel(self, request: GenerateRequest, channel_id: bytes, route_to: str | None = None) -> None:
-        await self._delivery.send(request, channel_id)
-
     async def channel_address(self, route_to: str | None = None) -> ChannelAddress:
-        return await self._delivery.channel_address()
+        return await self._channels.address()
+
+    async def hold_channel(self, channel_id: bytes, route_to: str | None = None) -> None:
+        await self._channels.hold(channel_id)
 
     async def generate_each(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         """One item a token, as Ray's own examples stream."""

@@ -1,7 +1,7 @@
 """One Ray cluster of `bench_http`: `python -m tests.benchmarks.http_cluster`, ended by closing its standard input.
 
-Behind HAProxy it holds our application once for each transport, behind Ray's Python proxy the default one. Prints one
-line of JSON when all of them answer.
+Behind HAProxy it holds our application once for each transport, behind Ray's Python proxy ours and the default
+one. It prints one line of JSON when all of them run.
 """
 
 import json
@@ -36,14 +36,23 @@ def run(model_dir: str, port: int, behind_haproxy: bool) -> None:
 def _deploy(model_dir: str, port: int, behind_haproxy: bool) -> None:
     from ray import serve
 
-    from tests.benchmarks.http_apps import OUR_TRANSPORTS, RAY_DEFAULT, default_application, our_application
+    from tests.benchmarks.http_apps import (
+        OUR_TRANSPORTS,
+        PYTHON_PROXY,
+        RAY_DEFAULT,
+        default_application,
+        our_application,
+    )
 
     options = {"host": "127.0.0.1", "port": port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS}
     serve.start(proxy_location="EveryNode", http_options=options)
     if behind_haproxy:
         applications = {name: our_application(model_dir, name) for name in OUR_TRANSPORTS}
     else:
-        applications = {RAY_DEFAULT: default_application(model_dir)}
+        applications = {
+            PYTHON_PROXY: our_application(model_dir, "side_channel"),
+            RAY_DEFAULT: default_application(model_dir),
+        }
     targets = [serve.RunTarget(app, name=name, route_prefix=f"/{name}") for name, app in applications.items()]
     serve.run_many(targets, wait_for_applications_running=True)
 

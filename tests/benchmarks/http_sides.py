@@ -14,14 +14,24 @@ import psutil
 from cluster.free_ports import FreePorts
 from tests.benchmarks.http_apps import MODEL
 
-_APART = ("raylet", "gcs_server", "dashboard", "runtime_env", "log_monitor", "ServeController", "http_cluster")
+_APART = (
+    "raylet",
+    "gcs_server",
+    "dashboardagent",
+    "runtime_env",
+    "log_monitor",
+    "servecontroller",
+    "ray::idle",
+    "http_cluster",
+)
 """Ray's own housekeeping: no request passes through these, and what they use depends on time and not on requests."""
 _READY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """url: of the API's root. process: all of the side's processes are this one and its descendants."""
+    """url: of the API's root. process: all of the side's processes are this one and its descendants, but for the
+    replicas of other applications."""
 
     name: str
     url: str
@@ -36,9 +46,9 @@ class Side:
             except psutil.Error:
                 continue
             seconds = times.user + times.system
-            if any(name in title for name in _APART):
+            if any(name in title.lower() for name in _APART):
                 apart += seconds
-            else:
+            elif "ServeReplica" not in title or f"ServeReplica:{self.name}:" in title:
                 serving += seconds
         return serving, apart
 

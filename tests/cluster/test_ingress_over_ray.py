@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import tempfile
 import time
@@ -75,8 +76,8 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_seconds: float =
         time.sleep(0.05)
 
 
-@pytest.fixture(scope="module")
-def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=["handle", "side_channel"])
+def running_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", RAY_worker_niceness="0")
     import ray
     from ray import serve
@@ -88,11 +89,12 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
         served_model_name="small",
         model_dir=str(write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))),
         fingerprint="fingerprint",
-        secret=b"0123456789abcdef",
+        secret=replica.SECRET,
         block_size=4,
         max_model_len=256,
         redis_url=None,
         policy="round_robin",
+        transport=request.param,
     )
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as folder:
@@ -127,6 +129,14 @@ def cluster(running_cluster: Cluster) -> Iterator[Cluster]:
     yield running_cluster
     running_cluster.arm("")
     wait_until(running_cluster.is_idle, "the cluster is whole and idle again")
+
+
+def test_requests_take_the_transport_that_was_asked_for(cluster: Cluster, request: pytest.FixtureRequest) -> None:
+    cluster.complete(replica.ANSWER)
+    (transport,) = set(
+        re.findall(r'warmlane_transport_requests_total{.*transport="(\w+)"', cluster.http.get("/metrics").text)
+    )
+    assert transport == request.node.callspec.params["running_cluster"]
 
 
 def test_ready_and_answering(cluster: Cluster) -> None:
