@@ -54,6 +54,8 @@ def keep_logs(process: ClusterProcess) -> None:
     printed = re.search(r"log  (\S+)", process.output_tail())
     if printed is not None:
         folder = Path(printed[1]).parent
+        if not folder.exists():  # the last test has stopped the cluster already
+            return
         target = process.output_path.parent / "logs"
         shutil.copytree(folder / "ray/session_latest/logs/serve", target, ignore_dangling_symlinks=True)
         shutil.copy(printed[1], target)
