@@ -47,9 +47,19 @@ class FreePorts:
             return port
         raise PortTaken(f"no free port between {self._low} and {self._high}")
 
+    def span(self, num_ports: int) -> range:
+        """Neighbouring ports, of which nobody listens on any and none is handed out again."""
+        first = last = self()
+        for _ in range(2 * (self._high - self._low)):
+            if last - first + 1 == num_ports:
+                return range(first, last + 1)
+            port = self()
+            first, last = (first if port == last + 1 else port), port
+        raise PortTaken(f"no {num_ports} free ports in a row between {self._low} and {self._high}")
 
-def _offset(span: int) -> int:
+
+def _offset(num_ports: int) -> int:
     """Another start for each caller, so that two clusters that start together do not race for the same ports."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1]) * 7919 % span
+        return int(probe.getsockname()[1]) * 7919 % num_ports

@@ -3,10 +3,13 @@
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from cluster import haproxy_launcher
+from cluster.free_ports import FreePorts
+
+_NUM_INGRESS_PORTS = 200
+"""For the ingresses of one cluster on this machine, and those that were killed: a port rests for a minute."""
 
 
 def find_haproxy() -> str | None:
@@ -21,14 +24,15 @@ def find_haproxy() -> str | None:
     return binary
 
 
-def haproxy_environment(binary: str, host: str, folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
+def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts) -> dict[str, str]:
     """What Ray's processes must find in their environment before Ray Serve is imported.
 
     host: where the API listens; everything else listens on loopback, whatever Ray's own settings say.
-    folder: private to the cluster and existing; Ray adds one level for each node. free_port: gives a port of its own on
-    each call, so that two clusters on one machine do not meet.
+    folder: private to the cluster and existing; Ray adds one level for each node. ports: where from all ports but the
+    API's come, so that two clusters on one machine do not meet.
     """
     launcher = folder / "haproxy"
+    ingress_ports = ports.span(_NUM_INGRESS_PORTS)
     # -I -S: neither the user's site packages nor PYTHON* variables can get between Ray and HAProxy.
     launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{haproxy_launcher.__file__}" "$@"\n')
     launcher.chmod(stat.S_IRWXU)
@@ -42,8 +46,13 @@ def haproxy_environment(binary: str, host: str, folder: Path, free_port: Callabl
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "state"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports()),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(ports()),
+        # HAProxy sends to these, so another cluster's process must never listen there, not even after one of ours died.
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports()),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports()),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ingress_ports.start),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ingress_ports.stop),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # costs a log line per request, for metrics of Ray's own
         "RAY_SERVE_HAPROXY_NBTHREAD": "2",
         # A reloaded HAProxy ends its streams itself at the end of this, so it must be longer than any answer takes.

@@ -153,6 +153,18 @@ def test_free_ports_are_free_and_given_once() -> None:
         check_free("127.0.0.1", port)
 
 
+def test_a_span_of_ports_steps_over_taken_ones_and_is_given_once() -> None:
+    around = FreePorts().span(24)
+    ports = FreePorts(around.start, around.stop - 1)
+    with socket.create_server(("127.0.0.1", around[10])):
+        span = ports.span(8)
+        assert len(span) == 8
+        assert around[10] not in span
+        assert not {ports() for _ in range(4)} & set(span)
+        with pytest.raises(PortTaken, match="no 30 free ports in a row"):
+            ports.span(30)
+
+
 def test_no_free_port_is_said(taken_port: int) -> None:
     with pytest.raises(PortTaken, match="no free port"):
         FreePorts(taken_port, taken_port + 1)()

@@ -77,6 +77,22 @@ def test_only_the_api_may_listen_beyond_loopback(host: str, address: str) -> Non
     assert amend(amended, host) == amended  # Ray may start it twice on one file
 
 
+def test_all_ports_of_two_clusters_are_their_own(tmp_path: Path) -> None:
+    """The ingresses' ranges count too: HAProxy would send to another cluster's process once one of ours is gone."""
+    ports = FreePorts()
+    first, second = (haproxy_environment("haproxy", "127.0.0.1", tmp_path, ports) for _ in range(2))
+    taken: list[int] = []
+    for environment in (first, second):
+        low, high = (int(environment[f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT"]) for end in ("MIN", "MAX"))
+        taken += range(low, high)
+        taken += [
+            int(value)
+            for name, value in environment.items()
+            if name.endswith("_PORT") and not name.startswith("RAY_SERVE_DIRECT_INGRESS")
+        ]
+    assert len(set(taken)) == len(taken) == 2 * (200 + 4)
+
+
 class Launched:
     """HAProxy as Ray starts it: by the launcher, from a manager. It forwards to `server`."""
 

@@ -27,6 +27,7 @@ COUNTERS = {
     "warmlane_index_drift_blocks_total": set(),
     "warmlane_route_fallbacks_total": {"reason"},
     "warmlane_route_adapter_fallbacks_total": {"reason"},
+    "warmlane_side_channel_failures_total": {"reason"},
     "warmlane_index_dropped_records_total": {"reason"},
 }
 HISTOGRAMS = {
