@@ -64,8 +64,7 @@ class ClusterProcess:
                 stderr=subprocess.STDOUT,
                 env=self._env,
                 start_new_session=True,  # Ctrl-C in the terminal reaches us alone, and we stop the child in order
-                # Should we be killed, the child gets the signal that makes it stop all it started.
-                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGINT),
+                preexec_fn=lambda: _in_child(libc),
             )
 
     def wait_ready(self, *, timeout_seconds: float, on_wait: Callable[[float], None] | None = None) -> None:
@@ -129,3 +128,12 @@ def _describe(process: psutil.Process) -> str:
         return f"{process.pid} {' '.join(process.cmdline())[:200]}"
     except psutil.Error:
         return f"{process.pid} (ended)"
+
+
+def _in_child(libc: ctypes.CDLL) -> None:
+    """Should we be killed, the child gets the signal that makes it stop all it started.
+
+    It must not be ignored, as it is in what a shell started in the background.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)

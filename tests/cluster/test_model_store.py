@@ -92,7 +92,12 @@ def test_interrupted_killed_and_then_asked_for_by_two_processes_at_once(cache: P
     staging, target = models / f".staging-{DEFAULT_MODEL}", models / DEFAULT_MODEL
 
     for number in (signal.SIGINT, signal.SIGKILL):
-        process = subprocess.Popen([sys.executable, "-c", RESOLVE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-c", RESOLVE],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where a shell put us behind
+        )
         wait_until(lambda: (staging / "convert.log").exists())
         process.send_signal(number)
         process.communicate()
