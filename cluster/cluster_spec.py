@@ -30,4 +30,4 @@ class ClusterSpec:
     api_keys: ApiKeys | None = None
     admin_open: bool = True
     num_ingress: int = 1
-    transport: str = "handle"
+    transport: str = "auto"

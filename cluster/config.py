@@ -63,7 +63,7 @@ class ServeConfig:
     max_waiting_tokens: int = setting(
         _ENGINE["max_waiting_tokens"], "prompt tokens that may wait in one replica; beyond that 429", low=1
     )
-    transport: str = setting("handle", f"how answers come from the replicas: {', '.join(TRANSPORTS)}")
+    transport: str = setting("auto", f"how answers come from the replicas: {', '.join(TRANSPORTS)}")
     request_timeout_seconds: int = setting(600, "a request's longest time, waiting included", low=1, high=86400)
     max_body_bytes: int = setting(8 * 2**20, "largest body of a request, e.g. 8MiB", low=1024, high=2**31)
     max_choices: int = setting(512, "most answers of one request (prompts times n)", low=1, high=65536)

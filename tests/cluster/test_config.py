@@ -53,7 +53,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "max_body_bytes": "4MiB",
         "dtype": "float32",
         "deterministic": "yes",
-        "transport": "auto",
+        "transport": "handle",
         "redis_url": "redis://127.0.0.1:1",
         "page_size": "64",
         "max_num_batched_tokens": "777",
