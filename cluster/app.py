@@ -73,7 +73,7 @@ def application(config: ServeConfig, spec: ClusterSpec) -> Any:
         "health_check_period_s": 2.0,
         "health_check_timeout_s": 15.0,
         "graceful_shutdown_wait_loop_s": 0.2,
-        "graceful_shutdown_timeout_s": 10.0,
+        "graceful_shutdown_timeout_s": float(config.drain_seconds),
     }
     replicas = serve.deployment(ReplicaDeployment).options(
         name=REPLICA_DEPLOYMENT,

@@ -59,7 +59,7 @@ class ClusterHost:
             return 1
         finally:
             try:
-                stop_serve()
+                stop_serve(self._config.drain_seconds)
             finally:
                 # Ray itself keeps nothing that must be saved, and its own way to stop waits ten seconds for its GCS.
                 end_all_children()

@@ -16,8 +16,8 @@ from cluster.free_ports import check_free
 from cluster.host_messages import HostMessage, HostOrders
 from cluster.paths import new_run_folder
 
-STOP_SECONDS = 40.0
-"""More than running requests (`ray_runtime.DRAIN_SECONDS`) and Ray Serve together take to end."""
+STOP_SECONDS = 25.0
+"""More than Ray Serve takes to end when nobody is being answered any more."""
 
 
 class ClusterFailed(RuntimeError):
@@ -73,7 +73,7 @@ class ClusterSupervisor:
         try:
             if self._host is not None and self._host.poll() is None:
                 self._host.send_signal(STOP_SIGNAL)
-                self._host.wait(STOP_SECONDS)
+                self._host.wait(self.config.drain_seconds + STOP_SECONDS)
             if self._redis is not None:
                 self._redis.stop()
         except (KeyboardInterrupt, subprocess.TimeoutExpired):

@@ -65,6 +65,9 @@ class ServeConfig:
     )
     transport: str = setting("auto", f"how answers come from the replicas: {', '.join(TRANSPORTS)}")
     request_timeout_seconds: int = setting(600, "a request's longest time, waiting included", low=1, high=86400)
+    drain_seconds: int = setting(
+        30, "how long answers may go on when their replica, their ingress or the cluster is stopped", low=0, high=3600
+    )
     max_body_bytes: int = setting(8 * 2**20, "largest body of a request, e.g. 8MiB", low=1024, high=2**31)
     max_choices: int = setting(512, "most answers of one request (prompts times n)", low=1, high=65536)
     api_keys_file: str | None = setting(None, "YAML file of key hashes and tenants (warmlane key); default: no keys")

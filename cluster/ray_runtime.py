@@ -17,8 +17,6 @@ logger = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 100 * 1024**2
 """Requests and answers are far smaller than what Ray would put there; it takes no less than 75 MiB."""
-DRAIN_SECONDS = 15.0
-"""How long requests that run may go on when the cluster stops."""
 ANSWER_SECONDS = 3.0
 """An ingress that does not answer for so long is not waited for."""
 KEEP_ALIVE_SECONDS = 90
@@ -113,33 +111,40 @@ def cause_of(messages: list[str]) -> str:
     return next((message.strip() for message in messages if message.strip()), "Ray Serve gave no reason")
 
 
-def stop_serve() -> None:
-    """Lets the ingresses finish what they answer, and ends HAProxy and the replicas in order."""
+def stop_serve(drain_seconds: float) -> None:
+    """Lets the ingresses finish what they answer, and ends HAProxy and the replicas in order.
+
+    Where answers go on after `drain_seconds` all is left as it is, for Serve would wait for them as long again.
+    """
     import ray
     from ray import serve
 
     if not ray.is_initialized():
         return
     try:
-        _finish_answers()
+        num_inside = _finish_answers(drain_seconds)
     except Exception as error:  # never started, or broken: then there is nothing to wait for
         logger.warning("the ingresses could not be asked to finish: %r", error)
-    serve.shutdown()
+        num_inside = 0
+    if num_inside:
+        logger.warning("%d requests were still being answered after %.0f s", num_inside, drain_seconds)
+    else:
+        serve.shutdown()
 
 
-def _finish_answers() -> None:
-    """Closes the entrances and waits until nobody is being answered, or DRAIN_SECONDS are over."""
+def _finish_answers(drain_seconds: float) -> int:
+    """Closes the entrances and waits until nobody is being answered. Returns how many still are when time is up."""
     from ray import serve
 
     from cluster.app import APP_NAME, INGRESS_DEPLOYMENT
 
     handle = serve.get_deployment_handle(INGRESS_DEPLOYMENT, APP_NAME)
-    deadline = time.monotonic() + DRAIN_SECONDS
+    deadline = time.monotonic() + drain_seconds
     while num_inside := sum(handle.broadcast("close_entrance").results(timeout_s=ANSWER_SECONDS)):
         if time.monotonic() > deadline:
-            logger.warning("%d requests were still being answered after %.0f s", num_inside, DRAIN_SECONDS)
-            return
+            return num_inside
         time.sleep(0.1)
+    return 0
 
 
 def behind_haproxy() -> bool:

@@ -11,8 +11,9 @@ from cluster.api.errors import ApiError
 from cluster.api.tenant_limits import TenantLimits
 from cluster.api.tenants import ApiKeys, Tenant
 
-LIMITED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
-"""What counts against a tenant's limits."""
+TEXT_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+LIMITED_PATHS = TEXT_PATHS | {"/v1/explain", "/tokenize", "/detokenize"}
+"""What counts against a tenant's limits: all that costs more than its own few bytes."""
 OPEN_PREFIXES = ("/health", "/metrics", "/docs", "/redoc", "/openapi.json")
 """Health and metrics are for machines of the operator; they name no prompt, key or tenant."""
 ADMIN_PREFIXES = ("/admin", "/debug")
@@ -47,16 +48,15 @@ class Gate:
             await self._app(scope, receive, send)
             return
         path: str = scope["path"]
-        is_limited = path in LIMITED_PATHS
         try:
             tenant = self._tenant(Request(scope), path)
             scope.setdefault("state", {})["tenant"] = tenant
-            if is_limited:
+            if path in LIMITED_PATHS:
                 with self._entrance.admitted():
                     await self._answer(tenant, scope, receive, send)
                 return
         except ApiError as error:
-            if is_limited:
+            if path in TEXT_PATHS:
                 self._on_refusal(error)
             await error.response(_challenge(error))(scope, receive, send)
             return

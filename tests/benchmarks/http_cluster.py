@@ -29,7 +29,7 @@ def run(model_dir: str, port: int, behind_haproxy: bool) -> None:
             print(json.dumps({"ready": True}), flush=True)
             sys.stdin.read()
         finally:
-            stop_serve()
+            stop_serve(drain_seconds=5.0)
             end_all_children()
 
 

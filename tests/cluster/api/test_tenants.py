@@ -147,6 +147,15 @@ async def test_a_tenant_that_asks_too_often_is_told_when_to_come_back(guarded: A
     assert len(api.engine.requests) == 4
 
 
+async def test_what_costs_without_answering_counts_too(guarded: Any, api: Api) -> None:
+    async with guarded() as client:
+        answers = [await client.post("/tokenize", json=BODY, headers=bearer("key-b")) for _ in range(4)]
+        models = await client.get("/v1/models", headers=bearer("key-b"))
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert models.status_code == 200
+    assert api.failures == []  # `warmlane_requests_total` counts requests for text
+
+
 def test_limits_fill_up_over_time_and_are_shared_out() -> None:
     now = [0.0]
     limits = TenantLimits(num_ingresses=2, clock=lambda: now[0])
