@@ -10,7 +10,9 @@ from cache.fingerprint import model_fingerprint
 from cluster.api.tenants import read_api_keys
 from cluster.cluster_spec import ClusterSpec
 from cluster.config import ServeConfig
+from cluster.kept_secret import kept_secret
 from cluster.model_facts import read_model_facts
+from cluster.paths import cache_root
 
 APP_NAME = "warmlane"
 REPLICA_DEPLOYMENT = "Replica"
@@ -27,12 +29,15 @@ def build_app(args: dict[str, Any]) -> Any:
     """The application for `import_path: cluster.app:build_app`; args are settings of ServeConfig.
 
     Resolves the model itself. Without `redis_url` routers share nothing and know only what they sent; without `secret`
-    one is drawn. Where it listens is Serve's affair: without keys administration is open only where `host` is given and
-    says that this is loopback. Raises ValueError or ModelUnavailable, which `serve status` shows.
+    this machine's own is taken, so that deploying again renews only what changed. Where it listens is Serve's affair:
+    without keys administration is open only where `host` is given and says that this is loopback. Raises ValueError or
+    ModelUnavailable, which `serve status` shows.
     """
     from cluster.model_store import resolve_model
 
     config = ServeConfig.load(args)
+    if config.secret is None:
+        config = replace(config, secret=kept_secret(cache_root()).hex())
     spec = cluster_spec(config, resolve_model(config.model))
     return application(config, replace(spec, admin_open=spec.admin_open and "host" in args))
 
