@@ -29,9 +29,9 @@ def build_app(args: dict[str, Any]) -> Any:
     """The application for `import_path: cluster.app:build_app`; args are settings of ServeConfig.
 
     Resolves the model itself. Without `redis_url` routers share nothing and know only what they sent; without `secret`
-    this machine's own is taken, so that deploying again renews only what changed. Where it listens is Serve's affair:
-    without keys administration is open only where `host` is given and says that this is loopback. Raises ValueError or
-    ModelUnavailable, which `serve status` shows.
+    this machine's own is taken (see `kept_secret`). Where it listens is Serve's affair: without keys administration is
+    open only where `host` is given and says that this is loopback. Raises ValueError or ModelUnavailable, which `serve
+    status` shows.
     """
     from cluster.model_store import resolve_model
 

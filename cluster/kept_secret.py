@@ -11,8 +11,9 @@ _NUM_BYTES = 32
 def kept_secret(folder: Path) -> bytes:
     """The one in `folder`, drawn and written where there is none, for this user alone.
 
-    An application that is deployed again with the same secret keeps the processes of which nothing changed, and their
-    pages. Safe to call from several processes at once. Raises OSError, or ValueError for a file of something else.
+    An application that is deployed again goes on with the same secret, so that while one process after the other is
+    replaced the old and the new ones understand each other. Safe to call from several processes at once. Raises
+    OSError, or ValueError for a file of something else.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "secret"

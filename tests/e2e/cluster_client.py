@@ -17,6 +17,17 @@ def cacheable_tokens(num_tokens: int) -> int:
     return (num_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
 
 
+def wait_until(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
+    """Polls until the condition gives something true and returns that. AssertionError names `what`."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{timeout_seconds:.0f} s passed, but not: {what}"
+        time.sleep(0.05)
+
+
 class ClusterClient:
     """Sync client of one cluster. Requests are greedy unless a test says otherwise."""
 
@@ -48,14 +59,7 @@ class ClusterClient:
         return set(self.metrics().by_label("warmlane_running_requests", "replica"))
 
     def wait_until(self, condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
-        """Polls until the condition gives something true and returns that. AssertionError names `what`."""
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            value = condition()
-            if value:
-                return value
-            assert time.monotonic() < deadline, f"{timeout_seconds:.0f} s passed, but not: {what}"
-            time.sleep(0.05)
+        return wait_until(condition, what, timeout_seconds)
 
     def wait_idle(self, timeout_seconds: float = 30.0) -> MetricsSnapshot:
         """Until no engine holds a request or a page, and the router no load, for one. Returns the metrics of then."""
