@@ -36,7 +36,7 @@ class DirectAnswers:
         self._reports = ProgressReports(self._tell)
         access = Access(keys=None if spec.api_keys is None else without_limits(spec.api_keys), admin_open=False)
         # Failures are not reported: what an engine refuses it counts itself, the rest was refused by the ingress.
-        app = build_replica_api(spec, engine, {("POST", PROBE_PATH): _probe}, lambda error: None, access)
+        app = build_replica_api(spec, engine, {("POST", PROBE_PATH): answer_probe}, lambda error: None, access)
         self._guard = TicketGuard(app, TicketOffice(spec.secret), replica_id, self._reports.note)
         self._listener = HttpListener(self._guard, host)
 
@@ -59,7 +59,7 @@ class DirectAnswers:
         )
 
 
-async def _probe(request: Request) -> Response:
+async def answer_probe(request: Request) -> Response:
     """An ingress asks itself through HAProxy whether requests arrive here."""
     return JSONResponse({"status": "ok"})
 
