@@ -27,8 +27,6 @@ class TicketGuard:
         self._office = office
         self._replica_id = replica_id
         self._note = note
-        self.num_inside = 0
-        """Requests that are being answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,12 +39,10 @@ class TicketGuard:
             refusal = ApiError(403, "This port takes only what the cluster's own entrance sends.", code="not_routed")
             await refusal.response()(scope, receive, send)
             return
-        self.num_inside += 1
         self._note(ticket.ticket_id, Stage.BEGUN)
         try:
             await self._app(scope, receive, self._watched(ticket, send))
         finally:
-            self.num_inside -= 1
             self._note(ticket.ticket_id, Stage.ENDED)
 
     def _watched(self, ticket: Ticket, send: Send) -> Send:
