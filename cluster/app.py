@@ -36,6 +36,11 @@ def build_app(args: dict[str, Any]) -> Any:
     from cluster.model_store import resolve_model
 
     config = ServeConfig.load(args)
+    if config.transport == "direct":
+        raise ValueError(
+            "transport must be one of auto, side_channel, handle here, got 'direct': its HAProxy is "
+            "that of `warmlane serve`"
+        )
     if config.secret is None:
         config = replace(config, secret=kept_secret(cache_root()).hex())
     spec = cluster_spec(config, resolve_model(config.model))
@@ -61,6 +66,7 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
         admin_open=config.listens_on_loopback,
         num_ingress=config.num_ingress,
         transport=config.transport,
+        drain_seconds=float(config.drain_seconds),
     )
 
 
@@ -69,6 +75,7 @@ def application(config: ServeConfig, spec: ClusterSpec) -> Any:
     from ray import serve
     from ray.serve.config import RequestRouterConfig
 
+    from cluster.direct.direct_replica import DirectReplica
     from cluster.ingress import Ingress
     from replica.replica_deployment import ReplicaDeployment
 
@@ -80,7 +87,8 @@ def application(config: ServeConfig, spec: ClusterSpec) -> Any:
         "graceful_shutdown_wait_loop_s": 0.2,
         "graceful_shutdown_timeout_s": float(config.drain_seconds),
     }
-    replicas = serve.deployment(ReplicaDeployment).options(
+    direct = {"spec": spec, "ingress_deployment": INGRESS_DEPLOYMENT} if spec.transport == "direct" else {}
+    replicas = serve.deployment(DirectReplica if direct else ReplicaDeployment).options(
         name=REPLICA_DEPLOYMENT,
         num_replicas=config.replicas,
         request_router_config=RequestRouterConfig(request_router_class=REQUEST_ROUTER),
@@ -105,6 +113,7 @@ def application(config: ServeConfig, spec: ClusterSpec) -> Any:
         fingerprint=spec.fingerprint,
         secret=spec.secret,
         redis_url=spec.redis_url,
+        **direct,
     )
     return ingress.bind(spec, bound)
 

@@ -75,8 +75,7 @@ class ClusterHost:
         self._say(HostMessage("ready", "HAProxy" if behind_haproxy() else "Ray's Python proxy"))
 
     def _wait_ready(self) -> None:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._config.host, self._config.host)
-        url = f"http://{host}:{self._config.port}/health/ready"
+        url = f"{self._config.local_url}/health/ready"
         answer = "nothing"
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:

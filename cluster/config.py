@@ -113,6 +113,12 @@ class ServeConfig:
         return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
 
     @property
+    def local_url(self) -> str:
+        """Where this machine finds the API."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
     def api_limits(self) -> ApiLimits:
         return ApiLimits(
             max_body_bytes=self.max_body_bytes,

@@ -47,8 +47,7 @@ class StartupReport:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._config.host, self._config.host)
-        return f"http://{host}:{self._config.port}"
+        return self._config.local_url
 
     def _ready(self, transport: str, log: Path | None) -> None:
         name = self._config.model_name

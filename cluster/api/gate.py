@@ -1,6 +1,5 @@
 """Lets in who may come in: keys, tenants and their limits, before anything of a request is read."""
 
-import time
 from collections.abc import Callable
 
 from starlette.requests import Request
@@ -30,17 +29,16 @@ class Gate:
         *,
         on_refusal: Callable[[BaseException], None],
         admin_open: bool = True,
-        num_ingresses: int = 1,
+        limits: TenantLimits | None = None,
         entrance: Entrance | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ):
         """on_refusal: told of each request for text that was not let in. admin_open: whether administration needs no
-        key where there are none. entrance: closed while the cluster stops."""
+        key where there are none. limits: those of this ingress. entrance: closed while the cluster stops."""
         self._app = app
         self._keys = keys
         self._on_refusal = on_refusal
         self._admin_open = admin_open
-        self._limits = TenantLimits(num_ingresses, clock)
+        self._limits = limits or TenantLimits()
         self._entrance = entrance or Entrance()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -20,6 +20,7 @@ from cluster.api.generation_api import GenerationApi
 from cluster.api.model_api import DetokenizeRequest, ModelApi, TokenizeRequest
 from cluster.api.openapi import operation
 from cluster.api.request_id import RequestIdMiddleware
+from cluster.api.tenant_limits import TenantLimits
 from cluster.api.tenants import ApiKeys
 
 logger = logging.getLogger(__name__)
@@ -34,11 +35,11 @@ def _no_report(error: BaseException) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """keys: None lets everybody in. admin_open, num_ingresses, entrance: see `Gate`."""
+    """keys: None lets everybody in. admin_open, limits, entrance: see `Gate`."""
 
     keys: ApiKeys | None = None
     admin_open: bool = True
-    num_ingresses: int = 1
+    limits: TenantLimits = field(default_factory=TenantLimits)
     entrance: Entrance = field(default_factory=Entrance)
 
 
@@ -62,7 +63,7 @@ def build_http_app(
         keys=access.keys,
         on_refusal=on_failure,
         admin_open=access.admin_open,
-        num_ingresses=access.num_ingresses,
+        limits=access.limits,
         entrance=access.entrance,
     )
     app.add_middleware(RequestIdMiddleware, echo=echo_request_id)

@@ -1,6 +1,7 @@
 """How much each tenant asks for at a time, in one ingress."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class _Usage:
 class TenantLimits:
     """A bucket of a minute's requests per tenant, and a count of those that run."""
 
-    def __init__(self, num_ingresses: int, clock: Callable[[], float]):
+    def __init__(self, num_ingresses: int = 1, clock: Callable[[], float] = time.monotonic):
         """num_ingresses: limits are shared out evenly, rounded up. clock: seconds, monotonic."""
         self._num_ingresses = num_ingresses
         self._clock = clock

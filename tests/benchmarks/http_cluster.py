@@ -1,7 +1,8 @@
 """One Ray cluster of `bench_http`: `python -m tests.benchmarks.http_cluster`, ended by closing its standard input.
 
-Behind HAProxy it holds our application once for each transport, behind Ray's Python proxy ours and the default
-one. It prints one line of JSON when all of them run.
+Behind HAProxy it holds our application once for each transport, behind another HAProxy that sends to the replicas the
+one that answers directly, behind Ray's Python proxy ours and the default one. It prints one line of JSON when all of
+them run.
 """
 
 import json
@@ -15,17 +16,17 @@ from cluster.config import ServeConfig
 from cluster.ray_runtime import KEEP_ALIVE_SECONDS, put_into_environment, ray_environment, start_ray, stop_serve
 
 
-def run(model_dir: str, port: int, behind_haproxy: bool) -> None:
+def run(model_dir: str, port: int, kind: str) -> None:
     with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as folder:
-        config = ServeConfig(port=port, replicas=4, num_ingress=2)
+        config = ServeConfig(port=port, replicas=4, num_ingress=2, transport="direct" if kind == "direct" else "handle")
         environment = ray_environment(config, Path(folder))
-        if not behind_haproxy:
+        if kind == "python":
             environment = {name: value for name, value in environment.items() if "HAPROXY" not in name}
             environment.pop("RAY_SERVE_ENABLE_HA_PROXY", None)
         put_into_environment(environment)
         start_ray(config, Path(folder))
         try:
-            _deploy(model_dir, port, behind_haproxy)
+            _deploy(model_dir, port, kind)
             print(json.dumps({"ready": True}), flush=True)
             sys.stdin.read()
         finally:
@@ -33,10 +34,11 @@ def run(model_dir: str, port: int, behind_haproxy: bool) -> None:
             end_all_children()
 
 
-def _deploy(model_dir: str, port: int, behind_haproxy: bool) -> None:
+def _deploy(model_dir: str, port: int, kind: str) -> None:
     from ray import serve
 
     from tests.benchmarks.http_apps import (
+        DIRECT,
         OUR_TRANSPORTS,
         PYTHON_PROXY,
         RAY_DEFAULT,
@@ -46,18 +48,24 @@ def _deploy(model_dir: str, port: int, behind_haproxy: bool) -> None:
 
     options = {"host": "127.0.0.1", "port": port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS}
     serve.start(proxy_location="EveryNode", http_options=options)
-    if behind_haproxy:
+    if kind == "direct":
+        applications = {DIRECT: our_application(model_dir, DIRECT)}
+    elif kind == "haproxy":
         applications = {name: our_application(model_dir, name) for name in OUR_TRANSPORTS}
     else:
         applications = {
             PYTHON_PROXY: our_application(model_dir, "side_channel"),
             RAY_DEFAULT: default_application(model_dir),
         }
-    targets = [serve.RunTarget(app, name=name, route_prefix=f"/{name}") for name, app in applications.items()]
+    targets = [
+        # A replica's own API knows no prefix.
+        serve.RunTarget(app, name=name, route_prefix="/" if name == DIRECT else f"/{name}")
+        for name, app in applications.items()
+    ]
     serve.run_many(targets, wait_for_applications_running=True)
 
 
 if __name__ == "__main__":
     adopt_orphans()
-    run(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "haproxy")
+    run(sys.argv[1], int(sys.argv[2]), sys.argv[3])
     os._exit(0)
