@@ -85,12 +85,14 @@ class Snapshot:
 class Reservation:
     """A request that a router sent `age_seconds` before it wrote this.
 
-    prefill_tokens: prompt tokens that the router expected to be computed.
+    prefill_tokens: prompt tokens that the router expected to be computed. keys: blocks that will be there then and that
+    the router did not know there; only of what was sent a moment ago, for the others have been told the rest.
     """
 
     replica_id: str
     age_seconds: float
     prefill_tokens: int
+    keys: tuple[BlockKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,7 @@ def encode_reservations(reservations: ReservationList) -> bytes:
         out.string(entry.replica_id)
         out.measure(entry.age_seconds)
         out.pack("Q", entry.prefill_tokens)
+        out.keys(entry.keys)
     return out.bytes()
 
 
@@ -236,7 +239,7 @@ def decode_reservations(data: bytes) -> ReservationList:
     for _ in range(count):
         replica_id, age_seconds = record.string(), record.measure()
         (prefill_tokens,) = record.unpack("Q")
-        entries.append(Reservation(replica_id, age_seconds, prefill_tokens))
+        entries.append(Reservation(replica_id, age_seconds, prefill_tokens, record.keys()))
     record.end()
     return ReservationList(router_id, tuple(entries))
 

@@ -110,14 +110,19 @@ class IndexMirror:
                 stats.num_keys -= 1
                 stats.digest ^= int.from_bytes(key, "little")
 
-    def predict(self, slot: int, keys: Iterable[BlockKey], now: float) -> None:
-        """The replica of this slot is about to compute these blocks."""
+    def predict(self, slot: int, keys: Iterable[BlockKey], now: float) -> list[BlockKey]:
+        """The replica of this slot is about to have these blocks. Returns those that nobody knew there."""
         self._turn_generations(now)
-        bit, young = 1 << slot, self._predicted[0]
+        bit, holders, (young, old) = 1 << slot, self._holders, self._predicted
+        unknown = []
         for key in keys:
-            young[key] = young.get(key, 0) | bit
+            predicted = young.get(key, 0)
+            if not (predicted | old.get(key, 0) | holders.get(key, 0)) & bit:
+                unknown.append(key)
+            young[key] = predicted | bit
         if len(young) >= self._max_predicted // 2:
             self._turn_at = now
+        return unknown
 
     def longest_prefix(self, keys: Sequence[BlockKey], now: float, published: bool = True) -> dict[int, int]:
         """Live slots that hold at least the first block -> how many leading blocks each holds.

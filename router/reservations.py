@@ -2,16 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from cache.block_hasher import BlockKey
 from router.replica_view import LoadChange
 
 TRANSIT_SECONDS = 0.1
 """A request may take so long from the decision until the engine's own numbers show it."""
 
 
+class SentElsewhere(NamedTuple):
+    """What another router sent. keys: blocks that will be there then, where they were told."""
+
+    replica_id: str
+    sent_at: float
+    prefill_tokens: int
+    keys: tuple[BlockKey, ...] = ()
+
+
 @dataclass(slots=True)
 class OpenReservation:
-    """prefill_tokens: prompt tokens expected to be computed. first_token, first_token_at: whether and when it came."""
+    """prefill_tokens: prompt tokens expected to be computed. first_token, first_token_at: whether and when it came.
+
+    keys: blocks that it brings there and that nobody knew there.
+    """
 
     replica_id: str
     prefill_tokens: int
@@ -19,6 +33,7 @@ class OpenReservation:
     lease_until: float
     first_token: bool = False
     first_token_at: float = 0.0
+    keys: tuple[BlockKey, ...] = ()
 
 
 class ReservationLedger:

@@ -13,10 +13,14 @@ from router.index_mirror import IndexMirror, SlotStats
 from router.known_replica import KnownReplica
 from router.ladder import Rung
 from router.replica_view import LoadChange, ReplicaView
-from router.reservations import TRANSIT_SECONDS, ReservationLedger
+from router.reservations import TRANSIT_SECONDS, ReservationLedger, SentElsewhere
 
-KEYS_PER_HOLD = 1024
+KEYS_PER_HOLD = 512
 """So many keys are written in one hold of the lock: the snapshot of a large replica must not stop routing."""
+KEYS_TOLD_SECONDS = 0.5
+"""So long after it was sent the other routers are told which blocks a request brings: some polls of theirs."""
+MAX_KEYS_TOLD = 4096
+"""In one record, the newest requests first: it is written and read at each poll."""
 FAILED_SECONDS = 3.0
 """So long a replica that failed is a last resort, and what Redis still says about it is not believed."""
 PRUNE_SECONDS = 1.0
@@ -124,23 +128,40 @@ class RouterState:
         with self._lock:
             self._get(replica_id).load.on_heartbeat(load, measured_at)
 
-    def set_others(self, reservations: Iterable[tuple[str, float, int]]) -> None:
-        """reservations: (replica id, sent at, prefill tokens) of all other routers."""
+    def set_others(self, reservations: Iterable[SentElsewhere], now: float) -> None:
+        """What all other routers sent of late. Their blocks are expected like our own, or siblings of a cold prompt
+        that come by different routers would be computed once for each (C9, C25)."""
+        reservations = list(reservations)
+        for sent in reservations:
+            if sent.keys:
+                with self._lock:
+                    known = self._replicas.get(sent.replica_id)
+                    if known is not None and now >= known.failed_until:
+                        self._mirror.predict(known.slot, sent.keys, now)
         with self._lock:
             sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-            for replica_id, sent_at, prefill_tokens in reservations:
-                known = self._replicas.get(replica_id)
-                if known is not None and sent_at + TRANSIT_SECONDS > known.load.measured_at:
-                    sums[replica_id][0] += 1
-                    sums[replica_id][1] += prefill_tokens
+            for sent in reservations:
+                known = self._replicas.get(sent.replica_id)
+                if known is not None and sent.sent_at + TRANSIT_SECONDS > known.load.measured_at:
+                    sums[sent.replica_id][0] += 1
+                    sums[sent.replica_id][1] += sent.prefill_tokens
             for replica_id, known in self._replicas.items():
                 num_waiting, prefill_tokens = sums.get(replica_id, (0, 0))
                 known.load.set_others(num_waiting, prefill_tokens)
 
-    def sent_lately(self, now: float, seconds: float, limit: int) -> tuple[Reservation, ...]:
+    def sent_lately(
+        self, now: float, seconds: float, limit: int, keys_seconds: float = KEYS_TOLD_SECONDS
+    ) -> tuple[Reservation, ...]:
+        """The newest first, at most `limit`; with their blocks where they are younger than `keys_seconds`."""
         with self._lock:
             entries = self._ledger.sent_since(now - seconds, limit)
-            return tuple(Reservation(e.replica_id, max(0.0, now - e.sent_at), e.prefill_tokens) for e in entries)
+            found, num_keys = [], 0
+            for entry in entries:
+                age = max(0.0, now - entry.sent_at)
+                told = entry.keys if age <= keys_seconds and num_keys < MAX_KEYS_TOLD else ()
+                num_keys += len(told)
+                found.append(Reservation(entry.replica_id, age, entry.prefill_tokens, told))
+            return tuple(found)
 
     # What the ingress's thread calls.
 
@@ -172,7 +193,10 @@ class RouterState:
                 self._replicas[before.replica_id].load.add_recent(-before.prefill_tokens, now)
             known = self._get(replica_id)
             known.load.add_recent(prefill_tokens, now)
-            self._mirror.predict(known.slot, keys, now)
+            unknown = self._mirror.predict(known.slot, keys, now)
+            entry = self._ledger.get(request_id)
+            if entry is not None:
+                entry.keys = tuple(unknown)
 
     def first_token(self, request_id: str, now: float) -> None:
         with self._lock:

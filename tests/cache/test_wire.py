@@ -18,7 +18,7 @@ measures = st.floats(0.0, allow_nan=False, allow_infinity=False)
 uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 events = st.one_of(st.builds(BlocksStored, key_tuples), st.builds(BlocksRemoved, key_tuples), st.builds(CacheCleared))
 loads = st.builds(wire.ReplicaLoad, uint32, uint32, uint64, uint64, uint64, measures, measures)
-reservations = st.builds(wire.Reservation, names, measures, uint64)
+reservations = st.builds(wire.Reservation, names, measures, uint64, key_tuples)
 
 RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "events": (

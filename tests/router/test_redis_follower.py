@@ -148,6 +148,23 @@ def test_c9_a_router_sees_what_another_one_just_sent(up: World) -> None:
     wait_until(other_goes_elsewhere, "the other router's reservation is part of the load")
 
 
+def test_c25_a_router_expects_the_blocks_that_another_one_sent_for(up: World) -> None:
+    """Nothing is computed here, so only the other router's reservation can tell."""
+    for name in "abc":
+        up.replica(f"replica-{name}")
+    one, other = up.router("ingress-1", seed=1), up.router("ingress-2", seed=2)
+    for router in (one, other):
+        wait_until(lambda router=router: len(described(router)) == 3, "joined")
+        wait_until(lambda router=router: all(r["registered"] for r in described(router).values()), "joined")
+    sent_to = one.route(request(PROMPT, "first")).replica_id
+
+    def sibling_goes_there() -> bool:
+        decision = other.explain(request([*PROMPT, *tokens("tail", 20)]))
+        return (decision.replica_id, decision.predicted_hit_tokens) == (sent_to, 192)
+
+    wait_until(sibling_goes_there, "the other router knows where the prompt is being computed")
+
+
 def described(router: PrefixRouter) -> dict[str, dict[str, object]]:
     replicas = router.status()["replicas"]
     assert isinstance(replicas, dict)
