@@ -18,6 +18,7 @@ from cluster.api.prompt_reader import PromptReader
 from cluster.app import INGRESS_DEPLOYMENT, MAX_ONGOING_REQUESTS, REPLICA_DEPLOYMENT, REQUEST_ROUTER
 from cluster.cluster_spec import ClusterSpec
 from cluster.ingress import Ingress
+from cluster.replica_api import build_replica_api
 from cluster.tokenization import ChatTokenizer
 from replica.async_engine import AsyncEngine
 from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
@@ -142,7 +143,7 @@ def api_app(spec: ClusterSpec, open_call: OpenCall) -> FastAPI:
 
 def serve_with_uvicorn(model_dir: str, port: int) -> None:
     engine = AsyncEngine(InstantEngine())  # type: ignore[arg-type]
-    app = api_app(spec_of(model_dir), lambda request: PlainCall(lambda: engine.generate(request)))
+    app = build_replica_api(spec_of(model_dir), engine, {}, lambda error: None)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
 
 
