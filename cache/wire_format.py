@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cache.block_hasher import KEY_BYTES, BlockKey
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_STRING_BYTES = 512
 
 _MAGIC = 0x57

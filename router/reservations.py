@@ -72,6 +72,7 @@ class ReservationLedger:
             return
         self._tell(entry, now, waiting=-1, running=1, prefill_tokens=-entry.prefill_tokens)
         entry.first_token, entry.first_token_at = True, now
+        entry.keys = ()  # computed by now, and published: nobody is told any more
         entry.lease_until = now + self._lease_seconds
         self._open[request_id] = self._open.pop(request_id)
 

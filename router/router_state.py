@@ -133,11 +133,11 @@ class RouterState:
         that come by different routers would be computed once for each (C9, C25)."""
         reservations = list(reservations)
         for sent in reservations:
-            if sent.keys:
+            for start in range(0, len(sent.keys), KEYS_PER_HOLD):
                 with self._lock:
                     known = self._replicas.get(sent.replica_id)
                     if known is not None and now >= known.failed_until:
-                        self._mirror.predict(known.slot, sent.keys, now)
+                        self._mirror.predict(known.slot, sent.keys[start : start + KEYS_PER_HOLD], now)
         with self._lock:
             sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
             for sent in reservations:
@@ -152,14 +152,15 @@ class RouterState:
     def sent_lately(
         self, now: float, seconds: float, limit: int, keys_seconds: float = KEYS_TOLD_SECONDS
     ) -> tuple[Reservation, ...]:
-        """The newest first, at most `limit`; with their blocks where they are younger than `keys_seconds`."""
+        """The newest first, at most `limit`; with their blocks where they are younger than `keys_seconds`, together at
+        most MAX_KEYS_TOLD, of the last one then its first ones: a prefix is what siblings share."""
         with self._lock:
             entries = self._ledger.sent_since(now - seconds, limit)
-            found, num_keys = [], 0
+            found, num_left = [], MAX_KEYS_TOLD
             for entry in entries:
                 age = max(0.0, now - entry.sent_at)
-                told = entry.keys if age <= keys_seconds and num_keys < MAX_KEYS_TOLD else ()
-                num_keys += len(told)
+                told = entry.keys[:num_left] if age <= keys_seconds else ()
+                num_left -= len(told)
                 found.append(Reservation(entry.replica_id, age, entry.prefill_tokens, told))
             return tuple(found)
 

@@ -61,10 +61,21 @@ def test_only_for_a_moment_and_the_newest_first() -> None:
     one.reserve("old", "a", 128, PREFIX, 1.0)
     assert [entry.keys for entry in told(one, 1.1 + KEYS_TOLD_SECONDS)] == [()]
     for number in range(3):
-        one.reserve(f"huge {number}", "a", 0, keys((f"huge {number}", MAX_KEYS_TOLD)), 1.0)
-    newest, *rest = told(one, 1.0)
-    assert len(newest.keys) == MAX_KEYS_TOLD
-    assert [entry.keys for entry in rest] == [()] * 3
+        one.reserve(f"huge {number}", "a", 0, keys((f"huge {number}", MAX_KEYS_TOLD - 10)), 1.0)
+    newest, cut, *rest = told(one, 1.0)
+    assert len(newest.keys) == MAX_KEYS_TOLD - 10
+    assert cut.keys == tuple(keys(("huge 1", 10)))
+    assert [entry.keys for entry in rest] == [()] * 2
+
+
+def test_an_answered_request_holds_no_keys() -> None:
+    """A long prompt's keys are held only as long as somebody may be told of them."""
+    one = state()
+    one.reserve("r", "b", 128, PREFIX, 1.0)
+    one.first_token("r", 1.1)
+    entry = one._ledger.get("r")
+    assert entry is not None
+    assert entry.keys == ()
 
 
 def test_not_for_a_replica_that_just_failed_or_that_nobody_knows() -> None:
