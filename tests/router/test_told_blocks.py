@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from cache.wire import ReplicaRegistration, Reservation
 from router.index_mirror import IndexMirror
 from router.ladder import Rung
-from router.reservations import SentElsewhere
-from router.router_state import KEYS_TOLD_SECONDS, MAX_KEYS_TOLD, RouterState
+from router.reservations import KEYS_TOLD_SECONDS, MAX_KEYS_TOLD, SentElsewhere
+from router.router_state import RouterState
 from tests.router.policies.shapes import keys
 from tests.router.routers import HASHER
 
