@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from hashlib import blake2b
 
-KEY_SCHEME_VERSION = 1
+KEY_SCHEME_VERSION = 2
+"""Part of every name: processes that would write other types under the same names do not meet."""
 
 HEARTBEAT_SECONDS = 0.25
 """How often a replica renews its lease and its load."""
@@ -66,7 +67,7 @@ class RedisKeys:
         return f"{self.prefix}:events:{member}"
 
     def snapshot(self, member: str) -> str:
-        """`wire.Snapshot`: the whole key set at one sequence number."""
+        """Hash of `snapshot.Snapshot`: the key set at one sequence number, one field for each range of keys."""
         return f"{self.prefix}:snapshot:{member}"
 
     def reservations(self, router_id: str) -> str:

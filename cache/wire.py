@@ -5,14 +5,13 @@ is `magic, version, kind` and its fields; strings and lists carry their length. 
 ValueError) for everything that `encode_*` could not have written; readers drop such a record and count it.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cache.block_hasher import KEY_BYTES, BlockKey
 from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
-from cache.wire_format import RecordReader, RecordWriter, WireError
+from cache.key_set import NUM_RANGES
+from cache.wire_format import RecordKind, RecordReader, RecordWriter, WireError
 
-_EVENTS, _REGISTRATION, _HEARTBEAT, _SNAPSHOT, _RESERVATIONS, _POLICY = range(1, 7)
 _STORED, _REMOVED, _CLEARED = range(1, 4)
 
 
@@ -64,33 +63,28 @@ class ReplicaLoad:
 class ReplicaHeartbeat:
     """Load, and what the key set looks like after batch `last_seq`.
 
-    digest: XOR of all keys as integers, so that a mirror can be checked without sending the set (C20).
+    digests: of each range of the key space (`key_set.range_digests`), so that a mirror can be checked without sending
+    the set, and only what differs need be sent (C20).
     """
 
     load: ReplicaLoad
     last_seq: int
-    digest: int
     num_keys: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The whole key set after batch `seq`, in no order."""
-
-    seq: int
-    keys: tuple[BlockKey, ...]
+    digests: tuple[int, ...] = (0,) * NUM_RANGES
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """A request that a router sent `age_seconds` before it wrote this.
 
-    prefill_tokens: prompt tokens that the router expected to be computed.
+    prefill_tokens: prompt tokens that the router expected to be computed. keys: blocks that will be there then and that
+    the router did not know there; only of what was sent a moment ago, for the others have been told the rest.
     """
 
     replica_id: str
     age_seconds: float
     prefill_tokens: int
+    keys: tuple[BlockKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +107,8 @@ class PolicySetting:
     configured: str = ""
 
 
-def key_digest(keys: Iterable[BlockKey]) -> int:
-    """XOR of the keys as little-endian integers; adding and removing a key are the same operation."""
-    digest = 0
-    for key in keys:
-        digest ^= int.from_bytes(key, "little")
-    return digest
-
-
 def encode_events(batch: EventBatch) -> bytes:
-    out = RecordWriter(_EVENTS)
+    out = RecordWriter(RecordKind.EVENTS)
     out.pack("QI", batch.seq, len(batch.events))
     for event in batch.events:
         match event:
@@ -138,7 +124,7 @@ def encode_events(batch: EventBatch) -> bytes:
 
 
 def decode_events(data: bytes) -> EventBatch:
-    record = RecordReader(data, _EVENTS)
+    record = RecordReader(data, RecordKind.EVENTS)
     seq, count = record.unpack("QI")
     events: list[KVEvent] = []
     for _ in range(count):  # a wrong count ends at the first missing byte
@@ -156,7 +142,7 @@ def decode_events(data: bytes) -> EventBatch:
 
 
 def encode_registration(registration: ReplicaRegistration) -> bytes:
-    out = RecordWriter(_REGISTRATION)
+    out = RecordWriter(RecordKind.REGISTRATION)
     out.string(registration.replica_id)
     out.string(registration.incarnation)
     if len(registration.canary) != KEY_BYTES:
@@ -167,7 +153,7 @@ def encode_registration(registration: ReplicaRegistration) -> bytes:
 
 
 def decode_registration(data: bytes) -> ReplicaRegistration:
-    record = RecordReader(data, _REGISTRATION)
+    record = RecordReader(data, RecordKind.REGISTRATION)
     replica_id, incarnation = record.string(), record.string()
     canary = record.take(KEY_BYTES)
     block_size, num_blocks = record.unpack("IQ")
@@ -178,71 +164,55 @@ def decode_registration(data: bytes) -> ReplicaRegistration:
 
 def encode_heartbeat(heartbeat: ReplicaHeartbeat) -> bytes:
     load = heartbeat.load
-    out = RecordWriter(_HEARTBEAT)
+    out = RecordWriter(RecordKind.HEARTBEAT)
     out.pack(
         "IIQQQ", load.num_running, load.num_waiting, load.queued_prefill_tokens, load.num_free_blocks, load.num_blocks
     )
     out.measure(load.prefill_tokens_per_second)
     out.measure(load.decode_step_seconds)
-    if not 0 <= heartbeat.digest < 1 << 8 * KEY_BYTES:
-        raise WireError(f"digest must have at most {8 * KEY_BYTES} bits")
-    out.pack("Q16sQ", heartbeat.last_seq, heartbeat.digest.to_bytes(KEY_BYTES, "little"), heartbeat.num_keys)
+    if len(heartbeat.digests) != NUM_RANGES:
+        raise WireError(f"a heartbeat must have {NUM_RANGES} digests, got {len(heartbeat.digests)}")
+    out.pack(f"QQ{NUM_RANGES}Q", heartbeat.last_seq, heartbeat.num_keys, *heartbeat.digests)
     return out.bytes()
 
 
 def decode_heartbeat(data: bytes) -> ReplicaHeartbeat:
-    record = RecordReader(data, _HEARTBEAT)
+    record = RecordReader(data, RecordKind.HEARTBEAT)
     running, waiting, queued_tokens, free_blocks, blocks = record.unpack("IIQQQ")
     prefill_rate, decode_step = record.measure(), record.measure()
     load = ReplicaLoad(running, waiting, queued_tokens, free_blocks, blocks, prefill_rate, decode_step)
-    (last_seq,) = record.unpack("Q")
-    digest = int.from_bytes(record.take(KEY_BYTES), "little")
-    (num_keys,) = record.unpack("Q")
+    last_seq, num_keys, *digests = record.unpack(f"QQ{NUM_RANGES}Q")
     record.end()
-    return ReplicaHeartbeat(load, last_seq, digest, num_keys)
-
-
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    out = RecordWriter(_SNAPSHOT)
-    out.pack("Q", snapshot.seq)
-    out.keys(snapshot.keys)
-    return out.bytes()
-
-
-def decode_snapshot(data: bytes) -> Snapshot:
-    record = RecordReader(data, _SNAPSHOT)
-    (seq,) = record.unpack("Q")
-    keys = record.keys()
-    record.end()
-    return Snapshot(seq, keys)
+    return ReplicaHeartbeat(load, last_seq, num_keys, tuple(digests))
 
 
 def encode_reservations(reservations: ReservationList) -> bytes:
-    out = RecordWriter(_RESERVATIONS)
+    out = RecordWriter(RecordKind.RESERVATIONS)
     out.string(reservations.router_id)
     out.pack("I", len(reservations.reservations))
     for entry in reservations.reservations:
         out.string(entry.replica_id)
         out.measure(entry.age_seconds)
         out.pack("Q", entry.prefill_tokens)
+        out.keys(entry.keys)
     return out.bytes()
 
 
 def decode_reservations(data: bytes) -> ReservationList:
-    record = RecordReader(data, _RESERVATIONS)
+    record = RecordReader(data, RecordKind.RESERVATIONS)
     router_id = record.string()
     (count,) = record.unpack("I")
     entries = []
     for _ in range(count):
         replica_id, age_seconds = record.string(), record.measure()
         (prefill_tokens,) = record.unpack("Q")
-        entries.append(Reservation(replica_id, age_seconds, prefill_tokens))
+        entries.append(Reservation(replica_id, age_seconds, prefill_tokens, record.keys()))
     record.end()
     return ReservationList(router_id, tuple(entries))
 
 
 def encode_policy(setting: PolicySetting) -> bytes:
-    out = RecordWriter(_POLICY)
+    out = RecordWriter(RecordKind.POLICY)
     out.pack("Q", setting.revision)
     out.string(setting.name)
     out.pack("H", len(setting.weights))
@@ -254,7 +224,7 @@ def encode_policy(setting: PolicySetting) -> bytes:
 
 
 def decode_policy(data: bytes) -> PolicySetting:
-    record = RecordReader(data, _POLICY)
+    record = RecordReader(data, RecordKind.POLICY)
     (revision,) = record.unpack("Q")
     name = record.string()
     (count,) = record.unpack("H")

@@ -1,16 +1,27 @@
-"""How fields become bytes: the two halves that `cache.wire` builds its records from."""
+"""How fields become bytes: the two halves that `cache.wire` and `cache.snapshot` build their records from."""
 
 import math
 import struct
 from collections.abc import Iterable
+from enum import IntEnum
 
 from cache.block_hasher import KEY_BYTES, BlockKey
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_STRING_BYTES = 512
 
 _MAGIC = 0x57
 _HEADER = struct.Struct("<BBB")
+
+
+class RecordKind(IntEnum):
+    EVENTS = 1
+    REGISTRATION = 2
+    HEARTBEAT = 3
+    SNAPSHOT_SEQ = 4
+    RESERVATIONS = 5
+    POLICY = 6
+    KEY_RANGE = 7
 
 
 class WireError(ValueError):

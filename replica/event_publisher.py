@@ -8,10 +8,11 @@ from queue import Empty, SimpleQueue
 
 from redis import RedisError
 
-from cache.block_hasher import BlockKey
 from cache.events import BlocksRemoved, BlocksStored, KVEvent
+from cache.key_set import KeySet
 from cache.redis_keys import HEARTBEAT_SECONDS, RedisKeys
-from cache.wire import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration, Snapshot, encode_heartbeat
+from cache.snapshot import Snapshot
+from cache.wire import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration, encode_heartbeat
 from replica.redis_publication import STREAM_MAX_BATCHES, RedisPublication
 
 SNAPSHOT_BATCHES = STREAM_MAX_BATCHES // 4
@@ -21,27 +22,6 @@ RETRY_SECONDS = 0.25
 STOP_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
-
-
-class KeySet:
-    """The keys that replaying the events gives, with the digest that heartbeats carry."""
-
-    def __init__(self) -> None:
-        self.keys: set[BlockKey] = set()
-        self.digest = 0
-
-    def apply(self, event: KVEvent) -> None:
-        if isinstance(event, BlocksStored):
-            changed = set(event.keys) - self.keys
-            self.keys |= changed
-        elif isinstance(event, BlocksRemoved):
-            changed = self.keys.intersection(event.keys)
-            self.keys -= changed
-        else:
-            self.keys, self.digest = set(), 0
-            return
-        for key in changed:
-            self.digest ^= int.from_bytes(key, "little")
 
 
 class EventPublisher:
@@ -164,7 +144,7 @@ class EventPublisher:
             publication.connect()
             self._register(publication)
             self._connected = True
-            logger.info("registered in Redis with %d blocks", len(self._shadow.keys))
+            logger.info("registered in Redis with %d blocks", len(self._shadow))
         if self._pending:
             self._last_seq += 1
             publication.send(EventBatch(self._last_seq, tuple(self._pending)))
@@ -174,7 +154,8 @@ class EventPublisher:
             self._beat(publication)
 
     def _register(self, publication: RedisPublication) -> None:
-        snapshot = self._take_snapshot(self._last_seq + 1)
+        self._shadow.changed.clear()
+        snapshot = self._note_snapshot(Snapshot.of(self._last_seq + 1, self._shadow))
         self._last_seq += 2  # also when it fails: no number is used for two different batches
         publication.register(snapshot)
         self._pending.clear()  # all of it is in the snapshot
@@ -182,24 +163,29 @@ class EventPublisher:
         self.num_registrations += 1
 
     def _maybe_write_snapshot(self, publication: RedisPublication) -> None:
+        """Only what changed since the last one. Where Redis has lost that, the member is registered again."""
         behind = self._last_seq - self._snapshot_seq
         if behind >= SNAPSHOT_BATCHES or (behind > 1 and time.monotonic() >= self._snapshot_at):
-            publication.write_snapshot(self._take_snapshot(self._last_seq))
+            changed, self._shadow.changed = self._shadow.changed, set()
+            snapshot = self._note_snapshot(Snapshot.of(self._last_seq, self._shadow, sorted(changed)))
+            if not publication.write_snapshot(snapshot):
+                logger.warning("Redis had lost this replica's snapshot: registering again")
+                self._register(publication)
 
-    def _take_snapshot(self, seq: int) -> Snapshot:
-        self._snapshot_seq, self._snapshot_at = seq, time.monotonic() + SNAPSHOT_SECONDS
-        return Snapshot(seq, tuple(self._shadow.keys))
+    def _note_snapshot(self, snapshot: Snapshot) -> Snapshot:
+        self._snapshot_seq, self._snapshot_at = snapshot.seq, time.monotonic() + SNAPSHOT_SECONDS
+        return snapshot
 
     def _beat(self, publication: RedisPublication, registered: bool = False) -> None:
         try:
             load = self._load()
-            encode_heartbeat(ReplicaHeartbeat(load, 0, 0, 0))  # a NaN is refused here, not on every beat from now on
+            encode_heartbeat(ReplicaHeartbeat(load, 0, 0))  # a NaN is refused here, not on every beat from now on
             self._last_load = load
         except Exception:
             logger.exception("could not read the engine's load, sending the one before")
         self._beat_at = time.monotonic() + HEARTBEAT_SECONDS
         shadow = self._shadow
-        heartbeat = ReplicaHeartbeat(self._last_load, self._last_seq, shadow.digest, len(shadow.keys))
+        heartbeat = ReplicaHeartbeat(self._last_load, self._last_seq, len(shadow), shadow.digests)
         if not publication.beat(heartbeat) and not registered:
             logger.warning("Redis had lost this replica's keys, or a router had declared it dead: registering again")
             self._register(publication)

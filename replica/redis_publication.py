@@ -8,6 +8,7 @@ from redis.retry import Retry
 
 from cache import wire
 from cache.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, RedisKeys
+from cache.snapshot import Snapshot
 
 STREAM_MAX_BATCHES = 4096
 """About so many batches stay in the stream. A snapshot is written four times as often, so none is missed (C21)."""
@@ -40,12 +41,14 @@ class RedisPublication:
         """A hung server accepts connections and executes later what lies in them: let that be nothing but a PING."""
         self._redis.ping()
 
-    def register(self, snapshot: wire.Snapshot) -> None:
+    def register(self, snapshot: Snapshot) -> None:
         """Announces the member with its whole key set. The batch `snapshot.seq + 1` is written here, and empty: a
         router that followed an earlier stretch of the stream sees a hole and loads the snapshot."""
         keys, member = self._keys, self._member
         pipe = self._redis.pipeline(transaction=True)
-        pipe.set(keys.snapshot(member), wire.encode_snapshot(snapshot), px=_HISTORY_MS)
+        pipe.delete(keys.snapshot(member))
+        pipe.hset(keys.snapshot(member), mapping=snapshot.to_fields())
+        pipe.pexpire(keys.snapshot(member), _HISTORY_MS)
         self._append(pipe, wire.EventBatch(snapshot.seq + 1, ()))
         pipe.pexpire(keys.stream(member), _HISTORY_MS)
         pipe.set(keys.registration(member), self._registration, px=_LEASE_MS)
@@ -56,8 +59,14 @@ class RedisPublication:
     def send(self, batch: wire.EventBatch) -> None:
         self._append(self._redis, batch)
 
-    def write_snapshot(self, snapshot: wire.Snapshot) -> None:
-        self._redis.set(self._keys.snapshot(self._member), wire.encode_snapshot(snapshot), px=_HISTORY_MS)
+    def write_snapshot(self, snapshot: Snapshot) -> bool:
+        """Writes these ranges over those that lie there. False where some did not: the snapshot is not whole."""
+        name = self._keys.snapshot(self._member)
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hset(name, mapping=snapshot.to_fields())
+        pipe.pexpire(name, _HISTORY_MS)
+        num_new, _ = pipe.execute()
+        return bool(num_new == 0)
 
     def beat(self, heartbeat: wire.ReplicaHeartbeat) -> bool:
         """Renews every key. False where something was missing or a router had declared this member dead: then the

@@ -15,7 +15,8 @@ class FollowedStream:
 
     seq: the last batch that the mirror holds. read_id: the last stream entry that was read, malformed ones included.
     broken: a batch was missing; nothing is applied any more until the next snapshot is loaded.
-    resync_at: when a snapshot may be loaded again. lagging_at: seq at the last poll whose heartbeat was ahead of us; if
+    resync_at: when a snapshot may be loaded, or a range repaired, again. repaired_at: seq at the last such repair.
+    lagging_at: seq at the last poll whose heartbeat was ahead of us; if
     we did not move until the next one, what that heartbeat speaks of is not in the stream any more.
     """
 
@@ -26,6 +27,7 @@ class FollowedStream:
     resync_seconds: float = MIN_RESYNC_SECONDS
     broken: bool = False
     lagging_at: int | None = None
+    repaired_at: int | None = None
 
     @classmethod
     def from_snapshot(
@@ -36,6 +38,12 @@ class FollowedStream:
         if before is not None and seq <= before.seq:
             wait = min(MAX_RESYNC_SECONDS, 2 * before.resync_seconds)
         return cls(registration, seq, f"{seq}-0", now + wait, wait)
+
+    def note_repair(self, now: float) -> None:
+        """Ranges were repaired: if the next repair is needed before a batch has come, it waits."""
+        again = self.repaired_at == self.seq
+        self.resync_seconds = min(MAX_RESYNC_SECONDS, 2 * self.resync_seconds) if again else MIN_RESYNC_SECONDS
+        self.repaired_at, self.resync_at = self.seq, now + self.resync_seconds
 
     def accepts(self, batch: EventBatch) -> bool:
         """Whether this batch is the next one. Batches are applied in order or not at all."""
@@ -54,13 +62,12 @@ class FollowedStream:
         self.lagging_at = self.seq
         return lost
 
-    def drift(self, heartbeat: ReplicaHeartbeat, stats: SlotStats) -> int:
-        """At least so many blocks are wrong in the mirror; 0 while nothing can be said.
+    def drifted_ranges(self, heartbeat: ReplicaHeartbeat, stats: SlotStats) -> list[int]:
+        """Ranges of the key space in which the mirror is wrong; none while nothing can be said.
 
         Only at the same sequence number can the two be compared, and not where the mirror was full.
         """
         if heartbeat.last_seq != self.seq or stats.num_refused:
-            return 0
-        if heartbeat.digest == stats.digest and heartbeat.num_keys == stats.num_keys:
-            return 0
-        return max(1, abs(heartbeat.num_keys - stats.num_keys))
+            return []
+        pairs = zip(heartbeat.digests, stats.digests, strict=True)
+        return [number for number, (theirs, ours) in enumerate(pairs) if theirs != ours]

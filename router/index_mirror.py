@@ -1,18 +1,26 @@
 """The router's picture of which replica holds which blocks."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cache.block_hasher import BlockKey
+from cache.key_set import NUM_RANGES, folded
 
 
 @dataclass(slots=True)
 class SlotStats:
-    """What one slot holds, in the terms of a heartbeat. refused: keys left out because the mirror was full."""
+    """What one slot holds, in the terms of a heartbeat. refused: keys left out because the mirror was full.
 
-    digest: int = 0
+    sums: for each range of the key space the XOR of the keys held, of which `digests` are the last bits.
+    """
+
     num_keys: int = 0
     num_refused: int = 0
+    sums: list[int] = field(default_factory=lambda: [0] * NUM_RANGES)
+
+    @property
+    def digests(self) -> tuple[int, ...]:
+        return folded(self.sums)
 
 
 class IndexMirror:
@@ -90,6 +98,7 @@ class IndexMirror:
 
     def store(self, slot: int, keys: Iterable[BlockKey]) -> None:
         bit, stats, holders = 1 << slot, self._stats[slot], self._holders
+        sums, number_of, num_new = stats.sums, int.from_bytes, 0
         for key in keys:
             mask = holders.get(key, 0)
             if mask & bit:
@@ -98,26 +107,43 @@ class IndexMirror:
                 stats.num_refused += 1
                 continue
             holders[key] = mask | bit
-            stats.num_keys += 1
-            stats.digest ^= int.from_bytes(key, "little")
+            num_new += 1
+            sums[key[0] >> 2] ^= number_of(key, "big")
+        stats.num_keys += num_new
 
     def remove(self, slot: int, keys: Iterable[BlockKey]) -> None:
+        keys = tuple(keys)
+        bit = 1 << slot
+        for generation in self._predicted:
+            for key in keys:
+                _clear(generation, key, bit)
+        self.withdraw(slot, keys)
+
+    def withdraw(self, slot: int, keys: Iterable[BlockKey]) -> None:
+        """These were never published, or are gone; what is expected there still is."""
         bit, stats, holders = 1 << slot, self._stats[slot], self._holders
         for key in keys:
-            for generation in self._predicted:
-                _clear(generation, key, bit)
             if _clear(holders, key, bit):
                 stats.num_keys -= 1
-                stats.digest ^= int.from_bytes(key, "little")
+                stats.sums[key[0] >> 2] ^= int.from_bytes(key, "big")
 
-    def predict(self, slot: int, keys: Iterable[BlockKey], now: float) -> None:
-        """The replica of this slot is about to compute these blocks."""
+    def published_keys(self) -> list[BlockKey]:
+        """Of all slots, as they are now."""
+        return list(self._holders)
+
+    def predict(self, slot: int, keys: Iterable[BlockKey], now: float) -> list[BlockKey]:
+        """The replica of this slot is about to have these blocks. Returns those that nobody knew there."""
         self._turn_generations(now)
-        bit, young = 1 << slot, self._predicted[0]
+        bit, holders, (young, old) = 1 << slot, self._holders, self._predicted
+        unknown = []
         for key in keys:
-            young[key] = young.get(key, 0) | bit
+            predicted = young.get(key, 0)
+            if not (predicted | old.get(key, 0) | holders.get(key, 0)) & bit:
+                unknown.append(key)
+            young[key] = predicted | bit
         if len(young) >= self._max_predicted // 2:
             self._turn_at = now
+        return unknown
 
     def longest_prefix(self, keys: Sequence[BlockKey], now: float, published: bool = True) -> dict[int, int]:
         """Live slots that hold at least the first block -> how many leading blocks each holds.

@@ -38,8 +38,10 @@ class RouterMetrics:
         self._fallbacks = counter(
             "route_fallbacks", "Requests that went where the policy had not sent them", (*_PROCESS, "reason")
         )
-        self._resyncs = counter("index_resyncs", "Snapshots loaded to repair the mirror", (*_PROCESS, "reason"))
-        drift = counter("index_drift_blocks", "Least number of blocks in which the mirror was wrong")
+        self._resyncs = counter(
+            "index_resyncs", "Times that the mirror was repaired from snapshots", (*_PROCESS, "reason")
+        )
+        drift = counter("index_drift_blocks", "Blocks in which the mirror was wrong")
         self._drift = drift.labels(**self._labels)  # at zero from the start: rate() does not see a first increase
         self._dropped = counter("index_dropped_records", "Records in Redis that were not used", (*_PROCESS, "reason"))
         self._blocks = gauge("index_blocks", "Block keys in the mirror").labels(**self._labels)

@@ -9,6 +9,7 @@ from cache.wire_format import WireError
 from router.membership import Membership
 from router.metrics import RouterMetrics
 from router.redis_connection import Look, Renewed
+from router.reservations import SentElsewhere
 from router.router_state import RouterState
 
 FORGET_SECONDS = 10.0
@@ -69,7 +70,7 @@ class PollReader:
 
     def take_reservations(self, reservations: Mapping[str, Renewed], now: float) -> None:
         """What all other routers sent of late."""
-        sent: list[tuple[str, float, int]] = []
+        sent: list[SentElsewhere] = []
         for router_id, record in reservations.items():
             if record.data is None:
                 continue
@@ -79,8 +80,8 @@ class PollReader:
                 self._refuse(f"router {router_id}", record.data, "malformed")
                 continue
             written_at = now - record.age_seconds
-            sent += [(e.replica_id, written_at - e.age_seconds, e.prefill_tokens) for e in entries]
-        self._state.set_others(sent)
+            sent += [SentElsewhere(e.replica_id, written_at - e.age_seconds, e.prefill_tokens, e.keys) for e in entries]
+        self._state.set_others(sent, now)
 
     def read_policy(self, data: bytes | None) -> wire.PolicySetting | None:
         if data is None:

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis import Redis
+from redis import Redis, ResponseError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from cache.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, TOMBSTONE, TOMBSTONE_SECONDS, RedisKeys
+from cache.snapshot import field_names
+from cache.wire_format import WireError
 
 SOCKET_TIMEOUT_SECONDS = 0.5
 ENTRIES_PER_READ = 256
@@ -86,9 +88,21 @@ class RedisConnection:
             dict(zip(routers, records[len(members) :], strict=True)),
         )
 
-    def snapshot(self, member: str) -> bytes | None:
-        data: bytes | None = self._redis.get(self._keys.snapshot(member))
-        return data
+    def snapshot(self, member: str, ranges: Iterable[int]) -> list[bytes | None]:
+        """The fields that `snapshot.field_names(ranges)` names, of one moment; None for one that is not there.
+
+        Raises WireError where something else than a hash lies there.
+        """
+        try:
+            fields: list[bytes | None] = self._redis.hmget(self._keys.snapshot(member), field_names(ranges))
+        except ResponseError as error:
+            raise WireError(f"not a snapshot: {error}") from error
+        return fields
+
+    def batches(self, member: str, first_seq: int, last_seq: int) -> list[bytes]:
+        """Of the stream, in order; fewer where some are not there."""
+        entries = self._redis.xrange(self._keys.stream(member), min=f"{first_seq}-0", max=f"{last_seq}-0")
+        return [(fields or {}).get(b"b", b"") for _, fields in entries]
 
     def read(self, positions: Mapping[str, str], block_ms: int) -> dict[str, list[tuple[str, bytes]]]:
         """New stream entries (id, batch) by member, behind the entry ids given; waits up to `block_ms` for one."""

@@ -3,18 +3,21 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from redis import RedisError
 
 from cache import wire
 from cache.block_hasher import BlockHasher
+from cache.key_set import ALL_RANGES
 from cache.redis_keys import RedisKeys
+from cache.snapshot import Snapshot
 from cache.wire_format import WireError
 from router.followed_stream import FollowedStream
 from router.metrics import RouterMetrics
 from router.policy_switch import PolicySwitch
 from router.poll_reader import PollReader
+from router.range_repair import RangeRepair
 from router.redis_connection import RedisConnection
 from router.router_state import RouterState
 from router.running_set import RunningSet
@@ -22,6 +25,8 @@ from router.running_set import RunningSet
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 0.25
 STOP_SECONDS = 2.0
+CATCH_UP_SECONDS = 2.0
+"""A new router waits at most so long for the batches behind the snapshots before it calls itself ready."""
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +35,9 @@ class RedisFollower:
     """One thread owns the connection. Each turn of its loop polls (members, leases, heartbeats, reservations of other
     routers), joins and resyncs who needs it, then reads the streams until the next poll is due.
 
-    A member joins with its snapshot and is followed from there (C14); a missing batch or a digest that differs loads
-    the snapshot again. Malformed records are dropped and counted. When Redis is away the state stays as it is and grows
-    stale; no request ever waits for anything here (C27).
+    A member joins with its snapshot and is followed from there (C14); a missing batch loads the snapshot again, a
+    digest that differs only the range of keys that it stands for (C20). Malformed records are dropped and counted. When
+    Redis is away the state stays as it is and grows stale; no request ever waits for anything here (C27).
     """
 
     def __init__(
@@ -51,13 +56,14 @@ class RedisFollower:
         self._connection = RedisConnection(url, keys)
         self._state, self._running_set, self._metrics, self._clock = state, running_set, metrics, clock
         self._reader = PollReader(hasher, state, metrics, router_id)
+        self._repair = RangeRepair(self._connection, state, metrics)
         self._policy, self._refused_policy = policy, -1
         self._followed: dict[str, FollowedStream] = {}
         self._failed: deque[str] = deque()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._connected = False
-        self._poll_at = 0.0
+        self._poll_at = self._ready_at = 0.0
 
     @property
     def connected(self) -> bool:
@@ -103,6 +109,7 @@ class RedisFollower:
         if not self._connected:
             self._connection.ping()  # a hung server executes later what was sent to it: let that be nothing but a PING
             self._connected = True
+            self._ready_at = self._clock() + CATCH_UP_SECONDS
             logger.info("following Redis")
         while self._failed:
             for member in self._reader.members_of(self._failed.popleft()):
@@ -133,7 +140,15 @@ class RedisFollower:
         if gone_members or gone_routers:
             self._connection.forget(gone_members, gone_routers)
         self._state.tend(self._running_set.replicas, now)
-        self._state.last_synced = self._clock()
+        if self._state.last_synced is not None or self._clock() >= self._ready_at or not self._behind(heartbeats):
+            self._state.last_synced = self._clock()
+
+    def _behind(self, heartbeats: Mapping[str, wire.ReplicaHeartbeat]) -> bool:
+        """Whether batches that were sent before this poll are not read yet: snapshots alone may be old."""
+        return any(
+            not stream.broken and member in heartbeats and stream.seq < heartbeats[member].last_seq
+            for member, stream in self._followed.items()
+        )
 
     def _agree_on_policy(self, stored: bytes | None) -> None:
         """The newest setting wins. It outlives the ingress that was told, and a flush: every router puts it back."""
@@ -160,33 +175,46 @@ class RedisFollower:
         heartbeat: wire.ReplicaHeartbeat | None,
         now: float,
     ) -> None:
-        """Joins a member that is not followed yet, and resyncs one of which something was lost."""
+        """Joins a member that is not followed yet, and repairs one of which something was lost."""
         stream = self._followed.get(member)
         stats = self._state.stats(registration)
         if stream is None or stats is None:
             self._load_snapshot(member, registration, now)
         elif stream.broken or (heartbeat is not None and stream.lost_batches(heartbeat)):
-            self._resync(member, stream, "gap", now)
-        elif heartbeat is not None and (num_blocks := stream.drift(heartbeat, stats)) and now >= stream.resync_at:
-            self._metrics.count_drift(num_blocks)
-            self._resync(member, stream, "drift", now)
+            self._resync(member, stream, now)
+        elif heartbeat is not None and now >= stream.resync_at:
+            ranges = stream.drifted_ranges(heartbeat, stats)
+            if ranges:
+                self._repair_ranges(member, stream, heartbeat, ranges, now)
 
-    def _resync(self, member: str, stream: FollowedStream, reason: str, now: float) -> None:
+    def _repair_ranges(
+        self, member: str, stream: FollowedStream, heartbeat: wire.ReplicaHeartbeat, ranges: list[int], now: float
+    ) -> None:
+        """Where it cannot be done now, a mirror with some wrong blocks is better than an older snapshot."""
+        num_wrong = self._repair.repair(member, stream, heartbeat, ranges)
+        stream.note_repair(now)
+        if num_wrong is None:
+            logger.warning("%s: %d ranges differ and cannot be repaired yet", member, len(ranges))
+            return
+        self._metrics.count_drift(num_wrong)
+        self._metrics.count_resync("drift")
+
+    def _resync(self, member: str, stream: FollowedStream, now: float) -> None:
         if now >= stream.resync_at and self._load_snapshot(member, stream.registration, now):
-            self._metrics.count_resync(reason)
+            self._metrics.count_resync("gap")
 
     def _load_snapshot(self, member: str, registration: wire.ReplicaRegistration, now: float) -> bool:
         if not self._state.believes(registration.replica_id, now):
             return False
-        data = self._connection.snapshot(member)
-        if data is None:
-            return False
         try:
-            snapshot = wire.decode_snapshot(data)
+            fields = self._connection.snapshot(member, ALL_RANGES)
+            if not any(fields):
+                return False
+            snapshot = Snapshot.from_fields(fields, ALL_RANGES)
         except WireError:
             self._metrics.count_dropped("malformed")
             return False
-        slot = self._state.load_slot(snapshot.keys)
+        slot = self._state.load_slot(snapshot.keys())
         if not self._state.adopt(registration, slot, now):
             return False
         before = self._followed.get(member)
@@ -201,7 +229,7 @@ class RedisFollower:
                 stream.read_id = entry_id
                 self._take_batch(stream, data)
             if stream.broken:
-                self._resync(member, stream, "gap", self._clock())
+                self._resync(member, stream, self._clock())
 
     def _take_batch(self, stream: FollowedStream, data: bytes) -> None:
         try:

@@ -1,17 +1,36 @@
 """What this router has sent out and not seen end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from cache.block_hasher import BlockKey
+from cache.wire import Reservation
 from router.replica_view import LoadChange
 
 TRANSIT_SECONDS = 0.1
 """A request may take so long from the decision until the engine's own numbers show it."""
+KEYS_TOLD_SECONDS = 0.5
+"""So long after it was sent the other routers are told which blocks a request brings: some polls of theirs."""
+MAX_KEYS_TOLD = 4096
+"""In one record, the newest requests first: it is written and read at each poll."""
+
+
+class SentElsewhere(NamedTuple):
+    """What another router sent. keys: blocks that will be there then, where they were told."""
+
+    replica_id: str
+    sent_at: float
+    prefill_tokens: int
+    keys: tuple[BlockKey, ...] = ()
 
 
 @dataclass(slots=True)
 class OpenReservation:
-    """prefill_tokens: prompt tokens expected to be computed. first_token, first_token_at: whether and when it came."""
+    """prefill_tokens: prompt tokens expected to be computed. first_token, first_token_at: whether and when it came.
+
+    keys: blocks that it brings there and that nobody knew there.
+    """
 
     replica_id: str
     prefill_tokens: int
@@ -19,6 +38,21 @@ class OpenReservation:
     lease_until: float
     first_token: bool = False
     first_token_at: float = 0.0
+    keys: tuple[BlockKey, ...] = ()
+
+
+def told_reservations(
+    entries: Iterable[OpenReservation], now: float, keys_seconds: float = KEYS_TOLD_SECONDS
+) -> tuple[Reservation, ...]:
+    """entries: the newest first. Their blocks go along where they are younger than `keys_seconds`, together at most
+    MAX_KEYS_TOLD; of the last one then the first ones, for a prefix is what siblings share."""
+    found, num_left = [], MAX_KEYS_TOLD
+    for entry in entries:
+        age = max(0.0, now - entry.sent_at)
+        told = entry.keys[:num_left] if age <= keys_seconds else ()
+        num_left -= len(told)
+        found.append(Reservation(entry.replica_id, age, entry.prefill_tokens, told))
+    return tuple(found)
 
 
 class ReservationLedger:
@@ -57,6 +91,7 @@ class ReservationLedger:
             return
         self._tell(entry, now, waiting=-1, running=1, prefill_tokens=-entry.prefill_tokens)
         entry.first_token, entry.first_token_at = True, now
+        entry.keys = ()  # computed by now, and published: nobody is told any more
         entry.lease_until = now + self._lease_seconds
         self._open[request_id] = self._open.pop(request_id)
 

@@ -1,39 +1,37 @@
 """Everything a router knows about replicas, behind one lock."""
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import islice
 
 from cache.block_hasher import BlockKey
-from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
-from cache.wire import ReplicaLoad, ReplicaRegistration, Reservation
-from router.index_mirror import IndexMirror, SlotStats
+from cache.wire import ReplicaLoad, Reservation
+from router.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
+from router.index_mirror import IndexMirror
 from router.known_replica import KnownReplica
 from router.ladder import Rung
 from router.replica_view import LoadChange, ReplicaView
-from router.reservations import TRANSIT_SECONDS, ReservationLedger
+from router.reservations import (
+    KEYS_TOLD_SECONDS,
+    TRANSIT_SECONDS,
+    ReservationLedger,
+    SentElsewhere,
+    told_reservations,
+)
 
-KEYS_PER_HOLD = 1024
-"""So many keys are written in one hold of the lock: the snapshot of a large replica must not stop routing."""
-FAILED_SECONDS = 3.0
-"""So long a replica that failed is a last resort, and what Redis still says about it is not believed."""
 PRUNE_SECONDS = 1.0
 
 
-class RouterState:
+class RouterState(FollowedReplicas):
     """The mirror, the replicas and the reservations.
 
-    Two threads use it: the ingress's event loop (`views`, `reserve`, …) and the follower (`load_slot`, `apply`, …).
+    Two threads use it: the ingress's event loop (`views`, `reserve`, …) and the follower (`load_slot`, `apply`, …),
+    which alone writes what replicas published.
     Each public method takes the lock itself and holds it shortly, so routing waits for well below a millisecond; there
     is no queue that somebody must drain, and a router without traffic stays as fresh as any other.
     """
 
     def __init__(self, mirror: IndexMirror, lease_seconds: float = 900.0):
-        self._lock = threading.Lock()
-        self._mirror = mirror
-        self._replicas: dict[str, KnownReplica] = {}
+        super().__init__(mirror)
         self._ledger = ReservationLedger(self._on_change, lease_seconds)
         self._running: frozenset[str] = frozenset()
         self._prune_at = 0.0
@@ -42,105 +40,37 @@ class RouterState:
 
     # What the follower calls.
 
-    def load_slot(self, keys: Iterable[BlockKey]) -> int:
-        """A new slot with these keys that does not count yet."""
-        with self._lock:
-            slot = self._mirror.add_slot()
-        rest = iter(keys)
-        while chunk := list(islice(rest, KEYS_PER_HOLD)):
-            with self._lock:
-                self._mirror.store(slot, chunk)
-        return slot
-
-    def adopt(self, registration: ReplicaRegistration, slot: int, now: float) -> bool:
-        """From here on `slot` counts for this incarnation. False, and the slot is gone, where the replica just failed.
-
-        Predictions are kept within one incarnation (a resync) and from the time before the first registration.
-        """
-        with self._lock:
-            known = self._get(registration.replica_id)
-            if now < known.failed_until:
-                self._mirror.drop(slot)
-                return False
-            if known.registration in (None, registration):
-                self._mirror.replace(known.slot, slot)
-            else:
-                self._mirror.enliven(slot)
-                self._mirror.drop(known.slot)
-            known.slot, known.registration, known.foreign = slot, registration, False
-            return True
-
-    def believes(self, replica_id: str, now: float) -> bool:
-        """Whether `adopt` would take this replica now."""
-        with self._lock:
-            known = self._replicas.get(replica_id)
-            return known is None or now >= known.failed_until
-
-    def apply(self, registration: ReplicaRegistration, events: Iterable[KVEvent]) -> bool:
-        """False where this incarnation does not count any more."""
-        for event in events:
-            keys = () if isinstance(event, CacheCleared) else event.keys
-            for start in range(0, len(keys) or 1, KEYS_PER_HOLD):
-                with self._lock:
-                    known = self._replicas.get(registration.replica_id)
-                    if known is None or known.registration != registration:
-                        return False
-                    if isinstance(event, BlocksStored):
-                        self._mirror.store(known.slot, keys[start : start + KEYS_PER_HOLD])
-                    elif isinstance(event, BlocksRemoved):
-                        self._mirror.remove(known.slot, keys[start : start + KEYS_PER_HOLD])
-                    else:
-                        self._renew_slot(known)
-        return True
-
-    def clear(self) -> None:
-        """All replicas have emptied their caches."""
-        with self._lock:
-            for known in self._replicas.values():
-                self._renew_slot(known)
-
-    def stats(self, registration: ReplicaRegistration) -> SlotStats | None:
-        with self._lock:
-            known = self._replicas.get(registration.replica_id)
-            if known is None or known.registration != registration:
-                return None
-            return replace(self._mirror.stats(known.slot))
-
-    def mark_foreign(self, replica_id: str) -> None:
-        with self._lock:
-            known = self._get(replica_id)
-            if known.registration is not None:
-                self._retire(known)
-            known.foreign = True
-
-    def retire(self, registration: ReplicaRegistration) -> None:
-        """The incarnation is gone: nothing is warm there any more."""
-        with self._lock:
-            known = self._replicas.get(registration.replica_id)
-            if known is not None and known.registration == registration:
-                self._retire(known)
-
     def on_heartbeat(self, replica_id: str, load: ReplicaLoad, measured_at: float) -> None:
         with self._lock:
             self._get(replica_id).load.on_heartbeat(load, measured_at)
 
-    def set_others(self, reservations: Iterable[tuple[str, float, int]]) -> None:
-        """reservations: (replica id, sent at, prefill tokens) of all other routers."""
+    def set_others(self, reservations: Iterable[SentElsewhere], now: float) -> None:
+        """What all other routers sent of late. Their blocks are expected like our own, or siblings of a cold prompt
+        that come by different routers would be computed once for each (C9, C25)."""
+        reservations = list(reservations)
+        for sent in reservations:
+            for start in range(0, len(sent.keys), KEYS_PER_HOLD):
+                with self._lock:
+                    known = self._replicas.get(sent.replica_id)
+                    if known is not None and now >= known.failed_until:
+                        self._mirror.predict(known.slot, sent.keys[start : start + KEYS_PER_HOLD], now)
         with self._lock:
             sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-            for replica_id, sent_at, prefill_tokens in reservations:
-                known = self._replicas.get(replica_id)
-                if known is not None and sent_at + TRANSIT_SECONDS > known.load.measured_at:
-                    sums[replica_id][0] += 1
-                    sums[replica_id][1] += prefill_tokens
+            for sent in reservations:
+                known = self._replicas.get(sent.replica_id)
+                if known is not None and sent.sent_at + TRANSIT_SECONDS > known.load.measured_at:
+                    sums[sent.replica_id][0] += 1
+                    sums[sent.replica_id][1] += sent.prefill_tokens
             for replica_id, known in self._replicas.items():
                 num_waiting, prefill_tokens = sums.get(replica_id, (0, 0))
                 known.load.set_others(num_waiting, prefill_tokens)
 
-    def sent_lately(self, now: float, seconds: float, limit: int) -> tuple[Reservation, ...]:
+    def sent_lately(
+        self, now: float, seconds: float, limit: int, keys_seconds: float = KEYS_TOLD_SECONDS
+    ) -> tuple[Reservation, ...]:
+        """What the other routers are told: the newest first, at most `limit`."""
         with self._lock:
-            entries = self._ledger.sent_since(now - seconds, limit)
-            return tuple(Reservation(e.replica_id, max(0.0, now - e.sent_at), e.prefill_tokens) for e in entries)
+            return told_reservations(self._ledger.sent_since(now - seconds, limit), now, keys_seconds)
 
     # What the ingress's thread calls.
 
@@ -172,7 +102,10 @@ class RouterState:
                 self._replicas[before.replica_id].load.add_recent(-before.prefill_tokens, now)
             known = self._get(replica_id)
             known.load.add_recent(prefill_tokens, now)
-            self._mirror.predict(known.slot, keys, now)
+            unknown = self._mirror.predict(known.slot, keys, now)
+            entry = self._ledger.get(request_id)
+            if entry is not None:
+                entry.keys = tuple(unknown)
 
     def first_token(self, request_id: str, now: float) -> None:
         with self._lock:
@@ -183,13 +116,6 @@ class RouterState:
             entry = self._ledger.end(request_id, now)
             if entry is not None and entry.first_token:
                 self._get(entry.replica_id).load.add_answer(now - entry.first_token_at)
-
-    def fail(self, replica_id: str, now: float) -> None:
-        """Its slot leaves the live mask at once; what Redis says about it is not believed for FAILED_SECONDS."""
-        with self._lock:
-            known = self._get(replica_id)
-            known.failed_until = now + FAILED_SECONDS
-            self._retire(known)
 
     def usable(self, replica_ids: frozenset[str], now: float) -> frozenset[str]:
         """Without those that failed a moment ago, unless that leaves nothing."""
@@ -208,16 +134,6 @@ class RouterState:
             for replica_id in [r for r, known in self._replicas.items() if self._is_over(r, known, now)]:
                 self._mirror.drop(self._replicas.pop(replica_id).slot)
 
-    def set_predicted_seconds(self, seconds: float) -> None:
-        """How long a prediction lives from now on."""
-        with self._lock:
-            self._mirror.predicted_seconds = seconds
-
-    @property
-    def num_blocks(self) -> int:
-        with self._lock:
-            return self._mirror.num_blocks
-
     @property
     def num_reservations(self) -> int:
         with self._lock:
@@ -232,22 +148,6 @@ class RouterState:
             }
 
     # With the lock held.
-
-    def _get(self, replica_id: str) -> KnownReplica:
-        known = self._replicas.get(replica_id)
-        if known is None:
-            known = self._replicas[replica_id] = KnownReplica(self._mirror.add_slot())
-            self._mirror.enliven(known.slot)
-        return known
-
-    def _renew_slot(self, known: KnownReplica) -> None:
-        self._mirror.drop(known.slot)
-        known.slot = self._mirror.add_slot()
-        self._mirror.enliven(known.slot)
-
-    def _retire(self, known: KnownReplica) -> None:
-        known.registration = None
-        self._renew_slot(known)
 
     def _is_over(self, replica_id: str, known: KnownReplica, now: float) -> bool:
         wanted = replica_id in self._running or known.registration is not None or now < known.failed_until

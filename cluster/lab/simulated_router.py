@@ -12,6 +12,7 @@ from router.index_mirror import IndexMirror
 from router.ladder import Rung
 from router.policies.base import Policy
 from router.prefix_router import PREDICTED_SECONDS
+from router.reservations import SentElsewhere
 from router.route_request import RouteRequest
 from router.router_state import RouterState
 
@@ -91,14 +92,14 @@ class SimulatedRouter:
         return FollowedStream.from_snapshot(replica.registration, replica.last_seq, now, before)
 
     def _note_others(self, others: Iterable["SimulatedRouter"], now: float) -> None:
-        """What the others sent until `delay` ago, as the poll of Redis tells it."""
+        """What the others sent until `delay` ago, as the polls of Redis since the last decision would have told it."""
         sent = [
-            (entry.replica_id, now - entry.age_seconds, entry.prefill_tokens)
+            SentElsewhere(entry.replica_id, now - entry.age_seconds, entry.prefill_tokens, entry.keys)
             for other in others
-            for entry in other.state.sent_lately(now, SENT_LATELY_SECONDS, MAX_RESERVATIONS)
+            for entry in other.state.sent_lately(now, SENT_LATELY_SECONDS, MAX_RESERVATIONS, SENT_LATELY_SECONDS)
             if entry.age_seconds >= self._delay
         ]
-        self.state.set_others(sent)
+        self.state.set_others(sent, now)
 
     def _on_policy_failure(self) -> None:
         raise PolicyFailed(f"policy {self.policy.name} failed, see the log")

@@ -20,9 +20,9 @@ class Speeds(NamedTuple):
     """What was measured, with gaps filled.
 
     prefill_rates: tokens per second of each replica; usual_rate is the middle one. decode_step, decode_slope: seconds
-    of a usual decode step, and what one more request adds to it. answer_tokens: of a usual answer. num_in_flight:
-    on a usual replica. num_delayed: whom uncached work delays there, weighted. idle_share: of the replicas, those that
-    have nothing to do.
+    of a usual decode step, and what one more request adds to it. answer_tokens: of a usual answer. num_in_flight,
+    queued_tokens: on a usual replica. num_delayed: whom uncached work delays there, weighted. idle_share: of the
+    replicas, those that have nothing to do.
     """
 
     prefill_rates: Mapping[str, float]
@@ -31,6 +31,7 @@ class Speeds(NamedTuple):
     decode_slope: float
     answer_tokens: float
     num_in_flight: float
+    queued_tokens: float
     num_delayed: float
     idle_share: float
 
@@ -40,7 +41,7 @@ class ExpectedFinishPolicy(Policy):
 
         first token = (queued prefill + uncached tokens of this prompt) / prefill rate + wait for memory
         delay       = uncached tokens / usual prefill rate * (work + stall * who runs + behind * who waits)
-        decode      = 2 * answer tokens * running * decode slope: slower steps for this request and for each running one
+        decode      = weight * 2 * tokens * decoding * decode slope: slower steps for this request and for each other
         recent      = tokens of late that are no longer queued / prefill rate, at most so many times this prompt,
                       times the share of the replicas that are idle
 
@@ -48,7 +49,13 @@ class ExpectedFinishPolicy(Policy):
     next, those that run, and those that will stand behind it, about as many as wait now. So the more the fleet has to
     do, the more a hit is worth, because work done twice is then what everybody waits for. Who runs and waits is
     counted on a usual replica, so that among equally cold replicas only the first token and decoding decide; but on a
-    replica with less than half of the usual requests in proportion fewer are delayed, and on an idle one nobody.
+    replica with less than half of the usual requests and of the usual queue in proportion fewer are delayed, and on an
+    idle one nobody. Both count: a replica that has few requests, one of them with a long prompt, is not free.
+
+    `decode` counts who runs and who waits, for they will run beside this request; of those at most as many as run, for
+    siblings that wait for a cold prefix are not a reason to leave it. It looks ahead over the answer, but no further
+    than `decode_tokens`: a replica that decodes more than others gets less from the decisions that follow, and what
+    long answers would cost beyond that must not tear talks from their pages.
 
     Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
     any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
@@ -60,6 +67,10 @@ class ExpectedFinishPolicy(Policy):
 
     The wait for memory: blocks that are missing for those that wait and for this request, over the rate at which
     running requests give theirs back.
+
+    Scores are equal where they differ by less than `margin` of the best one's first token: so exact are its
+    measurements. The delay is no measure for that. It is the same on all that are equally cold, and grows with the
+    fleet's load to many times the first token, until a share of it hides queues of seconds.
     """
 
     name = "expected_finish"
@@ -68,21 +79,25 @@ class ExpectedFinishPolicy(Policy):
         {
             "work": 1.0,
             "stall": 0.5,
-            "behind": 2.0,
+            "behind": 3.0,
             "memory": 1.0,
             "decode": 0.3,
             "recent": 1.0,
             "recent_cap": 4.0,  # prompts
             "new_tokens": 32.0,  # of an answer, before the first answers have ended
+            "decode_tokens": 32.0,  # a difference in decoding lasts so long, later decisions even it out
             "batch_base": 4.0,  # a decode step of one request costs as much as so many more requests add
-            "margin": 0.05,  # scores closer than this share of the lowest are equal
+            "rate_trust": 0.75,  # how much of a rate's distance from the usual one is the replica; the rest is noise
+            "margin": 0.05,  # scores closer than this share of the best one's first token are equal
         }
     )
 
     def choose(self, request: RequestShape, replicas: Sequence[ReplicaView], now: float, rng: Random) -> PolicyChoice:
         speeds = self._speeds(request, replicas)
-        scores = {replica.replica_id: self._score(request, replica, speeds) for replica in replicas}
-        margin = min(scores.values()) * self.weights["margin"] + 1e-4
+        parts = {replica.replica_id: self._parts(request, replica, speeds) for replica in replicas}
+        scores = {replica_id: sum(found) for replica_id, found in parts.items()}
+        queue, prefill, _, _, memory, _ = parts[min(scores, key=scores.__getitem__)]
+        margin = (queue + prefill + memory) * self.weights["margin"] + 1e-4
         chosen = lowest(scores, replicas, margin, rng)
         reason = (
             f"{scores[chosen.replica_id]:.3f} s: {chosen.hit_tokens} of {request.num_tokens} tokens cached, "
@@ -97,15 +112,13 @@ class ExpectedFinishPolicy(Policy):
             for replica in replicas
         }
 
-    def _score(self, request: RequestShape, replica: ReplicaView, speeds: Speeds) -> float:
-        return sum(self._parts(request, replica, speeds))
-
     def _parts(self, request: RequestShape, replica: ReplicaView, speeds: Speeds) -> tuple[float, ...]:
         """In the order of PARTS; their sum is the score."""
         weights, rate, running = self.weights, speeds.prefill_rates[replica.replica_id], replica.num_running
         new_tokens = max(0, request.num_tokens - replica.hit_tokens)
-        busy = min(1.0, 2.0 * replica.num_in_flight / speeds.num_in_flight) if speeds.num_in_flight else 0.0
-        delayed = weights["work"] + busy * speeds.num_delayed
+        delayed = weights["work"] + _busy(replica, speeds) * speeds.num_delayed
+        decode_tokens = min(weights["decode_tokens"], speeds.answer_tokens)
+        decoding = running + min(running, replica.num_waiting)
         memory = recent = 0.0
         if running and replica.num_blocks:
             memory = weights["memory"] * _memory_seconds(request, replica, speeds)
@@ -116,21 +129,23 @@ class ExpectedFinishPolicy(Policy):
             replica.queued_prefill_tokens / rate,
             new_tokens / rate,
             new_tokens / speeds.usual_rate * delayed,
-            weights["decode"] * 2.0 * speeds.answer_tokens * running * speeds.decode_slope,
+            weights["decode"] * 2.0 * decode_tokens * decoding * speeds.decode_slope,
             memory,
             recent,
         )
 
     def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:
-        """A replica that measured nothing gets the median, and none counts as more than four times off it: one odd
-        measurement must not decide. The slope is shared: a step measured at another batch size misleads."""
+        """A replica that measured nothing gets the median, others move towards it, and none counts as more than four
+        times off it: rates are measured over few steps of different sizes, and one odd measurement must not decide.
+        The slope is shared: a step measured at another batch size misleads."""
         rates = prefill_rates(replicas, DEFAULT_PREFILL_RATE)
-        middle = median(rates.values())
-        rates = {name: min(max(rate, middle / 4), middle * 4) for name, rate in rates.items()}
+        middle, trust = median(rates.values()), self.weights["rate_trust"]
+        rates = {name: middle * min(max(rate / middle, 0.25), 4.0) ** trust for name, rate in rates.items()}
         base = self.weights["batch_base"]
         steps, slopes, answers = [], [], []
-        num_running = num_waiting = num_idle = 0
+        num_running = num_waiting = num_idle = queued_tokens = 0
         for replica in replicas:
+            queued_tokens += replica.queued_prefill_tokens
             num_running += replica.num_running
             num_waiting += replica.num_waiting
             num_idle += not replica.num_running and not replica.num_waiting
@@ -149,9 +164,17 @@ class ExpectedFinishPolicy(Policy):
             decode_slope=median(slopes) if slopes else min(steps, default=step) / (1 + base),
             answer_tokens=min(request.max_new_tokens, answer_tokens),
             num_in_flight=(num_running + num_waiting) / len(replicas),
+            queued_tokens=queued_tokens / len(replicas),
             num_delayed=(self.weights["stall"] * num_running + self.weights["behind"] * num_waiting) / len(replicas),
             idle_share=num_idle / len(replicas),
         )
+
+
+def _busy(replica: ReplicaView, speeds: Speeds) -> float:
+    """1 from half of what a usual replica has on, by requests or by queue, 0 where there is neither."""
+    requests = replica.num_in_flight / speeds.num_in_flight if speeds.num_in_flight else 0.0
+    queue = replica.queued_prefill_tokens / speeds.queued_tokens if speeds.queued_tokens else 0.0
+    return min(1.0, 2.0 * max(requests, queue))
 
 
 def _memory_seconds(request: RequestShape, replica: ReplicaView, speeds: Speeds) -> float:

@@ -1,15 +1,17 @@
 """`make bench-router`: what the router costs, and whether its default policy is worth it. One command runs it all.
 
 Writes tests/benchmarks/out/router.json and prints each bar with what was measured. Bars that do not hold are printed
-as such; the exit status is 0 when the benchmark ran, whatever it found.
+as such; the exit status is 0 when the benchmark ran, whatever it found. A run of some parts, traces or cells keeps what
+the file says of the others, so that the matrix can be run a slice at a time.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -25,24 +27,42 @@ Verdict = tuple[str, bool, str]
 
 @dataclass
 class BenchReport:
-    """What was found so far; written after each part, so that an interrupted run keeps what it has."""
+    """What was found so far; written after each part, so that an interrupted run keeps what it has.
+
+    before: the report of earlier runs, of which everything stays that this run does not find anew.
+    """
 
     rows: list[router_micro.Row] = field(default_factory=list)
     cells: list[router_matrix.CellResult] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+    before: Mapping[str, Any] = field(default_factory=dict)
+
+    def merged(self) -> dict[str, Any]:
+        bars = [{"bar": bar, "holds": good, "measured": text} for bar, good, text in self.verdicts]
+        found = router_matrix.to_json(self.cells)
+        return {
+            "rows": _joined(self.before.get("rows", []), self.rows, "work"),
+            **{name: {**self.before.get(name, {}), **cells} for name, cells in found.items()},
+            "bars": _joined(self.before.get("bars", []), bars, "bar"),
+        }
 
     def write(self) -> None:
-        bars = [{"bar": bar, "holds": good, "measured": text} for bar, good, text in self.verdicts]
-        found = {"rows": self.rows, **router_matrix.to_json(self.cells), "bars": bars}
         OUT.parent.mkdir(exist_ok=True)
-        OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        OUT.write_text(json.dumps(self.merged(), indent=1) + "\n", encoding="utf-8")
+
+
+def _joined(
+    before: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], name: str
+) -> list[Mapping[str, Any]]:
+    """By the field `name`; of two entries the new one."""
+    return list({entry[name]: entry for entry in (*before, *new)}.values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     console = Console()
     started = time.monotonic()
-    report = BenchReport()
+    report = BenchReport(before=json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {})
     if args.part in ("all", "micro"):
         _micro(report, console)
     if args.part in ("all", "matrix"):
@@ -77,6 +97,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--traces", default=",".join(router_matrix.TRACES))
+    parser.add_argument("--cells", help="only these, by their labels: mooncake@16@0.95,…")
     parser.add_argument("--trace-folder", type=Path, help="full traces; files that begin with a trace's name are taken")
     parser.add_argument("--cost-model", type=Path, help="JSON of `warmlane lab fit`")
     return parser.parse_args(argv)
@@ -85,6 +106,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _matrix(args: argparse.Namespace, report: BenchReport, console: Console) -> None:
     traces = args.traces.split(",")
     cells = router_matrix.full_cells(traces) if args.full else router_matrix.default_cells(traces)
+    if args.cells:
+        cells = router_matrix.cells_by_label(args.cells.split(","))
     cost_model = CostModel.read(args.cost_model) if args.cost_model else DEFAULT_COST_MODEL
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:

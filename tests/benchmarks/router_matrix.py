@@ -63,6 +63,15 @@ def full_cells(traces: Sequence[str]) -> list[Cell]:
     return cells + [cell for cell in default_cells(traces) if cell not in cells]
 
 
+def cells_by_label(labels: Sequence[str]) -> list[Cell]:
+    """Raises ValueError for a label that the full matrix does not have."""
+    known = {cell.label: cell for cell in full_cells(TRACES)}
+    unknown = [label for label in labels if label not in known]
+    if unknown:
+        raise ValueError(f"cells must be labels of the matrix, got {', '.join(unknown)}")
+    return [known[label] for label in labels]
+
+
 @dataclass(frozen=True, slots=True)
 class CellResult:
     """policies: name -> numbers. first: lowest TTFT p99. within_noise: whether the default policy is first or its

@@ -10,9 +10,11 @@ import pytest
 
 from cache import wire
 from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
+from cache.key_set import ALL_RANGES, range_digests, range_of
 from cache.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, TOMBSTONE, RedisKeys
+from cache.snapshot import SEQ_FIELD, Snapshot, decode_seq, field_names
 from replica import event_publisher, redis_publication
-from replica.event_publisher import EventPublisher, KeySet
+from replica.event_publisher import EventPublisher
 from tests.valkey_process import ValkeyProcess, wait_until
 
 KEYS = RedisKeys("model-a")
@@ -52,12 +54,11 @@ class Published:
     def replayed(self) -> set[bytes] | None:
         """The key set that a joining router would build: snapshot, then every later batch. None where it cannot."""
         with self.server.client() as client:
-            data = client.get(KEYS.snapshot(MEMBER))
-            if data is None:
+            fields = client.hmget(KEYS.snapshot(MEMBER), field_names(ALL_RANGES))
+            if not all(fields):
                 return None
-            snapshot = wire.decode_snapshot(data)
-            keys, seq = KeySet(), snapshot.seq
-            keys.apply(BlocksStored(snapshot.keys))
+            snapshot = Snapshot.from_fields(fields, ALL_RANGES)
+            keys, seq = snapshot.key_set(), snapshot.seq
             for entry_id, fields in client.xrange(KEYS.stream(MEMBER), min=f"({seq}-0"):
                 batch = wire.decode_events(fields[b"b"])
                 if batch.seq != seq + 1 or entry_id != f"{batch.seq}-0".encode():
@@ -65,7 +66,7 @@ class Published:
                 seq = batch.seq
                 for event in batch.events:
                     keys.apply(event)
-            return keys.keys
+            return set(keys)
 
     def heartbeat(self) -> wire.ReplicaHeartbeat | None:
         with self.server.client() as client:
@@ -102,7 +103,7 @@ def test_registration_snapshot_stream_and_heartbeat_are_written(running: Publish
     beat = running.heartbeat()
     assert beat is not None
     assert beat.load == wire.ReplicaLoad(num_running=3, prefill_tokens_per_second=400.0)
-    assert beat.digest == wire.key_digest(running.expected)
+    assert beat.digests == range_digests(running.expected)
     assert beat.last_seq == running.publisher.last_seq
     with running.server.client() as client:
         assert client.smembers(KEYS.members) == {MEMBER.encode()}
@@ -213,7 +214,40 @@ def test_snapshots_come_before_the_stream_is_trimmed(running: Published, monkeyp
     running.expect_in_redis()
     with running.server.client() as client:
         assert client.xlen(KEYS.stream(MEMBER)) < 400
-        assert wire.decode_snapshot(client.get(KEYS.snapshot(MEMBER))).seq > 50
+        assert decode_seq(client.hget(KEYS.snapshot(MEMBER), SEQ_FIELD)) > 50
+
+
+def test_a_later_snapshot_writes_only_the_ranges_that_changed(
+    running: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mark on each field shows which of them are written again."""
+    monkeypatch.setattr(event_publisher, "SNAPSHOT_BATCHES", 1)
+    name, first = KEYS.snapshot(MEMBER), tuple(key(number) for number in range(256))
+    running.publish(BlocksStored(first))
+    with running.server.client() as client:
+
+        def stored() -> set[bytes]:
+            return set(Snapshot.from_fields(client.hmget(name, field_names(ALL_RANGES)), ALL_RANGES).keys())
+
+        wait_until(lambda: stored() == set(first), "the snapshot holds them")
+        client.hset(name, mapping=dict.fromkeys(field_names(ALL_RANGES), b"marked"))
+        running.publish(BlocksRemoved((key(5),)), BlocksStored((key(9), key(256 + 77))))  # key(9) is there already
+        wait_until(lambda: client.hget(name, b"%d" % range_of(key(5))) != b"marked", "a snapshot is written")
+        written = {field for field, data in client.hgetall(name).items() if data != b"marked"}
+    assert written == {SEQ_FIELD, *(b"%d" % range_of(key(number)) for number in (5, 77))}
+
+
+def test_a_snapshot_that_lost_a_field_is_written_whole_again(
+    running: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.store(1, 2, 3)
+    running.expect_in_redis()
+    monkeypatch.setattr(event_publisher, "SNAPSHOT_BATCHES", 1)
+    with running.server.client() as client:
+        client.hdel(KEYS.snapshot(MEMBER), b"%d" % range_of(key(4)))
+    running.store(4)
+    wait_until(lambda: running.publisher.num_registrations == 2, "registered again")
+    running.expect_in_redis()
 
 
 def test_a_failing_or_nonsensical_load_does_not_stop_the_events(running: Published) -> None:

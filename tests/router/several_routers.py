@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from cache.events import KVEvent
 from cache.wire import ReplicaLoad, ReplicaRegistration
 from router.index_mirror import IndexMirror
+from router.reservations import SentElsewhere
 from router.router_state import RouterState
 from tests.router.fleet import Fleet
 
@@ -59,7 +60,9 @@ class SharedStates:
         lately = [state.sent_lately(now, 2.0, 2000) for state in self.states]
         for number, state in enumerate(self.states):
             others = [entry for sender, entries in enumerate(lately) if sender != number for entry in entries]
-            state.set_others((e.replica_id, now - e.age_seconds, e.prefill_tokens) for e in others)
+            state.set_others(
+                (SentElsewhere(e.replica_id, now - e.age_seconds, e.prefill_tokens, e.keys) for e in others), now
+            )
 
 
 class SeveralRouters(Fleet):

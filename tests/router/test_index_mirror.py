@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cache.wire import key_digest
+from cache.key_set import range_digests
 from router.index_mirror import IndexMirror
 
 
@@ -96,6 +96,15 @@ def test_removal_by_the_engine_ends_a_prediction_too() -> None:
     assert mirror.longest_prefix(keys(1), 0.0) == {}
 
 
+def test_a_block_that_was_never_there_leaves_its_prediction() -> None:
+    mirror = IndexMirror()
+    slot = live_slot(mirror, 1)
+    mirror.predict(slot, keys(1), 0.0)
+    mirror.withdraw(slot, keys(1, 2))
+    assert mirror.stats(slot).num_keys == 0
+    assert mirror.longest_prefix(keys(1), 0.0) == {slot: 1}
+
+
 def test_published_false_looks_only_at_predictions() -> None:
     mirror = IndexMirror()
     slot = live_slot(mirror, 1, 2, 3)
@@ -173,6 +182,11 @@ class MirrorMachine(RuleBasedStateMachine):
         self.mirror.remove(self.slots[replica], keys(*blocks))
         self.held[replica] -= set(keys(*blocks))
 
+    @rule(replica=st.integers(0, 3), blocks=numbers)
+    def withdraw(self, replica: int, blocks: list[int]) -> None:
+        self.mirror.withdraw(self.slots[replica], keys(*blocks))
+        self.held[replica] -= set(keys(*blocks))
+
     @rule(replica=st.integers(0, 3))
     def restart(self, replica: int) -> None:
         self.mirror.drop(self.slots[replica])
@@ -204,7 +218,7 @@ class MirrorMachine(RuleBasedStateMachine):
     def stats_agree(self) -> None:
         for replica, slot in self.slots.items():
             stats = self.mirror.stats(slot)
-            assert (stats.num_keys, stats.digest) == (len(self.held[replica]), key_digest(self.held[replica]))
+            assert (stats.num_keys, stats.digests) == (len(self.held[replica]), range_digests(self.held[replica]))
 
 
 TestMirrorMachine = MirrorMachine.TestCase

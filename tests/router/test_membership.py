@@ -1,6 +1,7 @@
 """Who is taken for dead, and when a stream counts as broken."""
 
-from cache.wire import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration, key_digest
+from cache.key_set import range_digests
+from cache.wire import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration
 from router.followed_stream import MAX_RESYNC_SECONDS, MIN_RESYNC_SECONDS, FollowedStream
 from router.index_mirror import SlotStats
 from router.ladder import STALE_BOUND_SECONDS
@@ -56,7 +57,7 @@ def test_42_c19_of_two_incarnations_the_later_one_counts() -> None:
 
 
 def heartbeat(seq: int, keys: list[bytes] | None = None) -> ReplicaHeartbeat:
-    return ReplicaHeartbeat(ReplicaLoad(), seq, key_digest(keys or []), len(keys or []))
+    return ReplicaHeartbeat(ReplicaLoad(), seq, len(keys or []), range_digests(keys or []))
 
 
 def test_c21_batches_are_applied_in_order_or_not_at_all() -> None:
@@ -78,14 +79,31 @@ def test_c21_batches_that_never_come_are_noticed_by_the_second_heartbeat() -> No
 
 
 def test_c20_drift_is_only_judged_at_the_same_sequence_number() -> None:
-    keys = [bytes([n] * 16) for n in range(3)]
+    keys = [bytes([n] * 16) for n in (1, 2, 4, 255)]  # in the ranges 0, 0, 1 and 63
     stream = FollowedStream.from_snapshot(A, seq=4, now=0.0)
-    right = SlotStats(key_digest(keys), 3)
-    assert stream.drift(heartbeat(4, keys), right) == 0
-    assert stream.drift(heartbeat(5, keys), SlotStats()) == 0
-    assert stream.drift(heartbeat(4, keys), SlotStats(key_digest(keys[:1]), 1)) == 2
-    assert stream.drift(heartbeat(4, keys), SlotStats(key_digest(keys) ^ 1, 3)) == 1
-    assert stream.drift(heartbeat(4, keys), SlotStats(0, 0, num_refused=1)) == 0
+
+    def stats(held: list[bytes], num_refused: int = 0) -> SlotStats:
+        return SlotStats(len(held), num_refused, list(range_digests(held)))
+
+    assert stream.drifted_ranges(heartbeat(4, keys), stats(keys)) == []
+    assert stream.drifted_ranges(heartbeat(5, keys), stats([])) == []
+    assert stream.drifted_ranges(heartbeat(4, keys), stats([])) == [0, 1, 63]
+    assert stream.drifted_ranges(heartbeat(4, keys), stats(keys[1:])) == [0]
+    assert stream.drifted_ranges(heartbeat(4, keys[:3]), stats(keys)) == [63]
+    assert stream.drifted_ranges(heartbeat(4, keys), stats([], num_refused=1)) == []
+
+
+def test_repairs_before_which_no_batch_came_become_rare() -> None:
+    stream = FollowedStream.from_snapshot(A, seq=4, now=0.0)
+    waits = []
+    for _ in range(8):
+        stream.note_repair(0.0)
+        waits.append(stream.resync_at)
+    assert waits[:2] == [MIN_RESYNC_SECONDS, 2 * MIN_RESYNC_SECONDS]
+    assert waits[-1] == MAX_RESYNC_SECONDS
+    assert stream.accepts(EventBatch(5, ()))
+    stream.note_repair(0.0)
+    assert stream.resync_at == MIN_RESYNC_SECONDS
 
 
 def test_resyncs_that_bring_nothing_new_become_rare() -> None:

@@ -96,12 +96,12 @@ def test_expected_finish_scores_are_its_formula() -> None:
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
     slope = 0.06 / (2 + 4)
     usual_rate = (500 + 250) / 2
-    delay = (1.0 + 0.5 * 1 + 2.0 * 0.5) / usual_rate  # on average one runs and one half waits
+    rate_a, rate_b = (usual_rate * (rate / usual_rate) ** 0.75 for rate in (500, 250))
+    delay = (1.0 + 0.5 * 1 + 3.0 * 0.5) / usual_rate  # on average one runs and one half waits
     idle_share = 1 / 2
-    assert scores["a"] == pytest.approx(
-        300 / 500 + 520 / 500 + 520 * delay + 0.3 * 2 * 32 * 2 * slope + 100 / 500 * idle_share
-    )
-    assert scores["b"] == pytest.approx(1000 / 250 + 1000 * 1.0 / usual_rate)  # nobody runs or waits there
+    decode = 0.3 * 2 * 32 * 3 * slope  # two run, one waits
+    assert scores["a"] == pytest.approx((300 + 520 + 100 * idle_share) / rate_a + 520 * delay + decode)
+    assert scores["b"] == pytest.approx(1000 / rate_b + 1000 * 1.0 / usual_rate)  # nobody runs or waits there
 
 
 def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> None:
@@ -112,17 +112,19 @@ def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> N
     ]
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
     answer_tokens = 1.2 / 0.06
-    prefill, decode = 1000 / 500, 0.3 * 2 * answer_tokens * 2 * 0.06 / (2 + 4)
+    decode_for_one = 0.3 * 2 * answer_tokens * 0.06 / (2 + 4)
+    first_token_and_delay = 1000 / 500 * (1 + 1 + 0.5 * 2 + 3 * 0.5)
     missing = 80 + 40 + 2 * answer_tokens / 2 / 16 + (1000 + answer_tokens) / 16 - 100
-    assert scores["full"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 2 * 0.5) + decode + missing / 80 * 1.2)
-    assert scores["roomy"] == pytest.approx(prefill * (1 + 1 + 0.5 * 2 + 2 * 0.5) + decode)
+    assert scores["full"] == pytest.approx(first_token_and_delay + 3 * decode_for_one + missing / 80 * 1.2)
+    assert scores["roomy"] == pytest.approx(first_token_and_delay + 2 * decode_for_one)
 
 
 def test_expected_finish_does_not_believe_one_odd_measurement() -> None:
     rates = [400.0, 410.0, 0.001]
     replicas = [ReplicaView(f"replica-{n}", prefill_tokens_per_second=rate) for n, rate in enumerate(rates)]
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
-    assert scores["replica-2"] == pytest.approx(scores["replica-0"] + 3 * 1000 / 400)  # four times slower, not more
+    slower = 4**0.75  # at most four times off the usual one, of which three quarters are believed
+    assert scores["replica-2"] == pytest.approx(scores["replica-0"] + (slower - 1) * 1000 / 400)
 
 
 def test_weights_are_data_and_checked() -> None:

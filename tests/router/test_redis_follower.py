@@ -1,7 +1,5 @@
 """Routers and replicas around one real Redis: what one publishes the others know, whatever happens to the server."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import count
 
 import pytest
@@ -14,63 +12,11 @@ from cache.redis_keys import TOMBSTONE
 from router.decision import Outcome
 from router.ladder import Rung
 from router.prefix_router import PrefixRouter, RouteRequest
-from router.running_set import RunningSet
-from tests.router.routers import HASHER, KEYS, PublishedReplica, make_router, request, tokens
-from tests.valkey_process import ValkeyProcess, wait_until
+from tests.router.routers import HASHER, KEYS, request, tokens
+from tests.router.world import World, expect_mirrored, mirrored, value
+from tests.valkey_process import wait_until
 
 PROMPT = tokens("prompt", 200)
-
-
-class World:
-    """Starts replicas and routers around a server and stops them at the end."""
-
-    def __init__(self, server: ValkeyProcess, stack: ExitStack) -> None:
-        self.server, self._stack = server, stack
-        self.running = RunningSet()
-
-    def replica(self, replica_id: str = "replica-a", **options: object) -> PublishedReplica:
-        replica = PublishedReplica(self.server.url, replica_id, **options)  # type: ignore[arg-type]
-        replica.publisher.start()
-        self._stack.callback(replica.publisher.stop)
-        self.running.replace(self.running.replicas | {replica_id})
-        return replica
-
-    def router(self, process: str = "ingress-1", **options: object) -> PrefixRouter:
-        router = make_router(self.server.url, self.running, process, **options)  # type: ignore[arg-type]
-        router.start()
-        self._stack.callback(router.stop)
-        return router
-
-
-@pytest.fixture
-def world(valkey_process: ValkeyProcess) -> Iterator[World]:
-    with ExitStack() as stack:
-        yield World(valkey_process, stack)
-
-
-@pytest.fixture
-def up(world: World) -> World:
-    world.server.start()
-    return world
-
-
-def mirrored(router: PrefixRouter, replica: PublishedReplica) -> bool:
-    """Whether the router's picture of the replica is exactly what it holds."""
-    state = router._state
-    known = state._replicas.get(replica.replica_id)
-    if known is None or known.registration is None:
-        return False
-    stats = state.stats(known.registration)
-    return stats is not None and (stats.num_keys, stats.digest) == (len(replica.held), wire.key_digest(replica.held))
-
-
-def expect_mirrored(router: PrefixRouter, *replicas: PublishedReplica) -> None:
-    for replica in replicas:
-        wait_until(lambda replica=replica: mirrored(router, replica), f"the mirror agrees with {replica.replica_id}")
-
-
-def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
-    return registry.get_sample_value(name, {"model": "m", "process": "ingress-1", **labels}) or 0.0
 
 
 def test_a_published_prompt_is_predicted_warm(up: World) -> None:
@@ -146,6 +92,23 @@ def test_c9_a_router_sees_what_another_one_just_sent(up: World) -> None:
         return queued[sent_to] >= 4000 and decision.replica_id != sent_to
 
     wait_until(other_goes_elsewhere, "the other router's reservation is part of the load")
+
+
+def test_c25_a_router_expects_the_blocks_that_another_one_sent_for(up: World) -> None:
+    """Nothing is computed here, so only the other router's reservation can tell."""
+    for name in "abc":
+        up.replica(f"replica-{name}")
+    one, other = up.router("ingress-1", seed=1), up.router("ingress-2", seed=2)
+    for router in (one, other):
+        wait_until(lambda router=router: len(described(router)) == 3, "joined")
+        wait_until(lambda router=router: all(r["registered"] for r in described(router).values()), "joined")
+    sent_to = one.route(request(PROMPT, "first")).replica_id
+
+    def sibling_goes_there() -> bool:
+        decision = other.explain(request([*PROMPT, *tokens("tail", 20)]))
+        return (decision.replica_id, decision.predicted_hit_tokens) == (sent_to, 192)
+
+    wait_until(sibling_goes_there, "the other router knows where the prompt is being computed")
 
 
 def described(router: PrefixRouter) -> dict[str, dict[str, object]]:

@@ -59,6 +59,16 @@ def test_c9_no_herd_forms_on_the_one_warm_replica(num_routers: int) -> None:
     assert burst(num_routers, 1, "longest_prefix") == 1.0  # the herd
 
 
+def test_c25_siblings_of_a_cold_prefix_stay_together_whichever_router_takes_them() -> None:
+    fleet = SeveralRouters(4)
+    fleet.exchange_until(fleet.now + 20.0)
+    for number in range(8):
+        chat = prompt(("cold prefix", 4000), (f"tail {number}", 40))
+        fleet.at(number * 0.25, lambda chat=chat: fleet.send(chat))  # computing it takes 10 s
+    fleet.run()
+    assert sum(engine.computed_tokens for engine in fleet.engines.values()) <= 4000 + 8 * 56
+
+
 @pytest.mark.parametrize("policy", ["expected_finish", "dynamo_cost", "lmetric", "preble"])
 def test_c16_a_hot_prefix_is_copied_to_more_replicas(policy: str) -> None:
     fleet = SeveralRouters(2, policy=policy)

@@ -1,0 +1,95 @@
+"""A set of block keys in ranges of the key space, with a digest of each range."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from cache.block_hasher import BlockKey
+from cache.events import BlocksRemoved, BlocksStored, KVEvent
+
+NUM_RANGES = 64
+"""By a key's first six bits. Keys are hashes, so that ranges are of about one size."""
+ALL_RANGES = range(NUM_RANGES)
+DIGEST_BITS = 64
+_DIGEST_MASK = (1 << DIGEST_BITS) - 1
+
+
+def range_of(key: BlockKey) -> int:
+    """Loops over many keys write this out: a call would be a third of their time."""
+    return key[0] >> 2
+
+
+def folded(digests: Iterable[int]) -> tuple[int, ...]:
+    """XORs of whole keys -> the digests that heartbeats carry, their lowest DIGEST_BITS."""
+    return tuple(digest & _DIGEST_MASK for digest in digests)
+
+
+def range_digests(keys: Iterable[BlockKey]) -> tuple[int, ...]:
+    """Of each range, the XOR of its keys' last eight bytes; adding and removing a key are the same operation."""
+    digests = [0] * NUM_RANGES
+    for key in keys:
+        digests[key[0] >> 2] ^= int.from_bytes(key, "big")
+    return folded(digests)
+
+
+class KeySet:
+    """What replaying a replica's events gives. Each key costs O(1), its range's digest included.
+
+    ranges: numbers of the ranges that are kept; keys outside them are passed over. changed: ranges that changed since
+    the owner of this set last emptied it.
+    """
+
+    def __init__(self, ranges: Iterable[int] = ALL_RANGES) -> None:
+        self._ranges: dict[int, set[BlockKey]] = {number: set() for number in ranges}
+        self._digests = [0] * NUM_RANGES
+        self.changed: set[int] = set()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ranges.values()))
+
+    def __iter__(self) -> Iterator[BlockKey]:
+        for keys in self._ranges.values():
+            yield from keys
+
+    def __contains__(self, key: BlockKey) -> bool:
+        return key in self._ranges.get(key[0] >> 2, ())
+
+    @property
+    def ranges(self) -> Iterable[int]:
+        return self._ranges.keys()
+
+    @property
+    def digests(self) -> tuple[int, ...]:
+        return folded(self._digests)
+
+    def keys_of(self, number: int) -> tuple[BlockKey, ...]:
+        return tuple(self._ranges[number])
+
+    def apply(self, event: KVEvent) -> None:
+        if isinstance(event, BlocksStored):
+            self._store(event.keys)
+        elif isinstance(event, BlocksRemoved):
+            self._remove(event.keys)
+        else:
+            self.changed.update(number for number, keys in self._ranges.items() if keys)
+            for keys in self._ranges.values():
+                keys.clear()
+            self._digests = [0] * NUM_RANGES
+
+    def _store(self, keys: Sequence[BlockKey]) -> None:
+        ranges, digests, changed = self._ranges, self._digests, self.changed
+        for key in keys:
+            number = key[0] >> 2
+            held = ranges.get(number)
+            if held is not None and key not in held:
+                held.add(key)
+                digests[number] ^= int.from_bytes(key, "big")
+                changed.add(number)
+
+    def _remove(self, keys: Sequence[BlockKey]) -> None:
+        ranges, digests, changed = self._ranges, self._digests, self.changed
+        for key in keys:
+            number = key[0] >> 2
+            held = ranges.get(number)
+            if held is not None and key in held:
+                held.remove(key)
+                digests[number] ^= int.from_bytes(key, "big")
+                changed.add(number)

@@ -1,0 +1,163 @@
+"""Which replicas a router knows and which blocks they hold, behind one lock."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from cache.block_hasher import BlockKey
+from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
+from cache.wire import ReplicaRegistration
+from router.index_mirror import IndexMirror, SlotStats
+from router.known_replica import KnownReplica
+
+KEYS_PER_HOLD = 512
+"""So many keys are written in one hold of the lock: the snapshot of a large replica must not stop routing."""
+FAILED_SECONDS = 3.0
+"""So long a replica that failed is a last resort, and what Redis still says about it is not believed."""
+
+
+class FollowedReplicas:
+    """What the follower's thread writes: incarnations that come and go, their snapshots and events.
+
+    Each public method takes the lock itself and holds it shortly: long lists of keys are written in several holds.
+    """
+
+    def __init__(self, mirror: IndexMirror):
+        self._lock = threading.Lock()
+        self._mirror = mirror
+        self._replicas: dict[str, KnownReplica] = {}
+
+    def load_slot(self, keys: Iterable[BlockKey]) -> int:
+        """A new slot with these keys that does not count yet."""
+        with self._lock:
+            slot = self._mirror.add_slot()
+        rest = iter(keys)
+        while chunk := list(islice(rest, KEYS_PER_HOLD)):
+            with self._lock:
+                self._mirror.store(slot, chunk)
+        return slot
+
+    def adopt(self, registration: ReplicaRegistration, slot: int, now: float) -> bool:
+        """From here on `slot` counts for this incarnation. False, and the slot is gone, where the replica just failed.
+
+        Predictions are kept within one incarnation (a resync) and from the time before the first registration.
+        """
+        with self._lock:
+            known = self._get(registration.replica_id)
+            if now < known.failed_until:
+                self._mirror.drop(slot)
+                return False
+            if known.registration in (None, registration):
+                self._mirror.replace(known.slot, slot)
+            else:
+                self._mirror.enliven(slot)
+                self._mirror.drop(known.slot)
+            known.slot, known.registration, known.foreign = slot, registration, False
+            return True
+
+    def believes(self, replica_id: str, now: float) -> bool:
+        """Whether `adopt` would take this replica now."""
+        with self._lock:
+            known = self._replicas.get(replica_id)
+            return known is None or now >= known.failed_until
+
+    def apply(self, registration: ReplicaRegistration, events: Iterable[KVEvent]) -> bool:
+        """False where this incarnation does not count any more."""
+        for event in events:
+            keys = () if isinstance(event, CacheCleared) else event.keys
+            for start in range(0, len(keys) or 1, KEYS_PER_HOLD):
+                with self._lock:
+                    known = self._current(registration)
+                    if known is None:
+                        return False
+                    if isinstance(event, BlocksStored):
+                        self._mirror.store(known.slot, keys[start : start + KEYS_PER_HOLD])
+                    elif isinstance(event, BlocksRemoved):
+                        self._mirror.remove(known.slot, keys[start : start + KEYS_PER_HOLD])
+                    else:
+                        self._renew_slot(known)
+        return True
+
+    def withdraw(self, registration: ReplicaRegistration, keys: Sequence[BlockKey]) -> bool:
+        """These blocks are not there, though no event says so; False where this incarnation does not count any more."""
+        for start in range(0, len(keys), KEYS_PER_HOLD):
+            with self._lock:
+                known = self._current(registration)
+                if known is None:
+                    return False
+                self._mirror.withdraw(known.slot, keys[start : start + KEYS_PER_HOLD])
+        return True
+
+    def published_keys(self) -> list[BlockKey]:
+        """Of all replicas."""
+        with self._lock:
+            return self._mirror.published_keys()
+
+    def clear(self) -> None:
+        """All replicas have emptied their caches."""
+        with self._lock:
+            for known in self._replicas.values():
+                self._renew_slot(known)
+
+    def stats(self, registration: ReplicaRegistration) -> SlotStats | None:
+        with self._lock:
+            known = self._current(registration)
+            if known is None:
+                return None
+            stats = self._mirror.stats(known.slot)
+            return replace(stats, sums=list(stats.sums))
+
+    def mark_foreign(self, replica_id: str) -> None:
+        with self._lock:
+            known = self._get(replica_id)
+            if known.registration is not None:
+                self._retire(known)
+            known.foreign = True
+
+    def retire(self, registration: ReplicaRegistration) -> None:
+        """The incarnation is gone: nothing is warm there any more."""
+        with self._lock:
+            known = self._current(registration)
+            if known is not None:
+                self._retire(known)
+
+    def fail(self, replica_id: str, now: float) -> None:
+        """Its slot leaves the live mask at once; what Redis says about it is not believed for FAILED_SECONDS."""
+        with self._lock:
+            known = self._get(replica_id)
+            known.failed_until = now + FAILED_SECONDS
+            self._retire(known)
+
+    def set_predicted_seconds(self, seconds: float) -> None:
+        """How long a prediction lives from now on."""
+        with self._lock:
+            self._mirror.predicted_seconds = seconds
+
+    @property
+    def num_blocks(self) -> int:
+        with self._lock:
+            return self._mirror.num_blocks
+
+    # With the lock held.
+
+    def _get(self, replica_id: str) -> KnownReplica:
+        known = self._replicas.get(replica_id)
+        if known is None:
+            known = self._replicas[replica_id] = KnownReplica(self._mirror.add_slot())
+            self._mirror.enliven(known.slot)
+        return known
+
+    def _current(self, registration: ReplicaRegistration) -> KnownReplica | None:
+        """None where this incarnation does not count."""
+        known = self._replicas.get(registration.replica_id)
+        return known if known is not None and known.registration == registration else None
+
+    def _renew_slot(self, known: KnownReplica) -> None:
+        self._mirror.drop(known.slot)
+        known.slot = self._mirror.add_slot()
+        self._mirror.enliven(known.slot)
+
+    def _retire(self, known: KnownReplica) -> None:
+        known.registration = None
+        self._renew_slot(known)

@@ -1,0 +1,74 @@
+"""Repairs the ranges of the key space in which the mirror and a replica differ, and leaves the others alone."""
+
+from collections.abc import Collection
+
+from cache.events import BlocksStored
+from cache.key_set import KeySet
+from cache.snapshot import Snapshot
+from cache.wire import ReplicaHeartbeat, ReplicaRegistration, decode_events
+from cache.wire_format import WireError
+from router.followed_stream import FollowedStream
+from router.metrics import RouterMetrics
+from router.redis_connection import ENTRIES_PER_READ, RedisConnection
+from router.router_state import RouterState
+
+
+class RangeRepair:
+    """Of the follower's thread, which applies nothing else meanwhile: so the mirror stands still at `stream.seq`.
+
+    What the replica holds in these ranges at that number is its snapshot of them and the batches since then, read once
+    more from its stream. The heartbeat that told of the difference has a digest of the same moment, so the result is
+    checked before the mirror is touched; then the mirror gets what it lacks and loses what it has too much, and how
+    many blocks were wrong is known exactly.
+    """
+
+    def __init__(self, connection: RedisConnection, state: RouterState, metrics: RouterMetrics):
+        self._connection, self._state, self._metrics = connection, state, metrics
+
+    def repair(
+        self, member: str, stream: FollowedStream, heartbeat: ReplicaHeartbeat, ranges: Collection[int]
+    ) -> int | None:
+        """How many blocks were wrong, or None where Redis does not hold what would tell. Raises as the connection."""
+        truth = self._truth(member, stream.seq, sorted(ranges))
+        if truth is None or any(truth.digests[number] != heartbeat.digests[number] for number in ranges):
+            return None
+        return self._correct(stream.registration, truth)
+
+    def _correct(self, registration: ReplicaRegistration, truth: KeySet) -> int | None:
+        """Makes the mirror hold exactly `truth` in its ranges. None where this incarnation does not count any more."""
+        before = self._state.stats(registration)
+        if before is None or not self._state.apply(registration, [BlocksStored(tuple(truth))]):
+            return None
+        between = self._state.stats(registration)
+        if between is not None and any(between.digests[number] != truth.digests[number] for number in truth.ranges):
+            # Who holds what is not kept by replica: a walk over the whole mirror, outside the lock.
+            ranges = frozenset(truth.ranges)
+            extra = [k for k in self._state.published_keys() if k[0] >> 2 in ranges and k not in truth]
+            self._state.withdraw(registration, extra)
+        after = self._state.stats(registration)
+        if between is None or after is None:
+            return None
+        return between.num_keys - before.num_keys + between.num_keys - after.num_keys
+
+    def _truth(self, member: str, seq: int, ranges: list[int]) -> KeySet | None:
+        """These ranges after batch `seq`."""
+        try:
+            snapshot = Snapshot.from_fields(self._connection.snapshot(member, ranges), ranges)
+            if snapshot.seq > seq:
+                return None  # of a moment that the mirror has not reached
+            truth, reached = snapshot.key_set(), snapshot.seq
+            while reached < seq:
+                entries = self._connection.batches(member, reached + 1, min(seq, reached + ENTRIES_PER_READ))
+                for data in entries:
+                    batch = decode_events(data)
+                    if batch.seq != reached + 1:
+                        return None
+                    reached = batch.seq
+                    for event in batch.events:
+                        truth.apply(event)
+                if not entries:
+                    return None
+        except WireError:
+            self._metrics.count_dropped("malformed")
+            return None
+        return truth

@@ -1,0 +1,88 @@
+"""What routers tell each other of the blocks that their requests bring to a replica (C9, C25)."""
+
+from collections.abc import Sequence
+
+from cache.wire import ReplicaRegistration, Reservation
+from router.index_mirror import IndexMirror
+from router.ladder import Rung
+from router.reservations import KEYS_TOLD_SECONDS, MAX_KEYS_TOLD, SentElsewhere
+from router.router_state import RouterState
+from tests.router.policies.shapes import keys
+from tests.router.routers import HASHER
+
+PREFIX = keys(("system", 8))
+NAMES = ("a", "b")
+
+
+def state(held: Sequence[bytes] = ()) -> RouterState:
+    """Both replicas are registered; `a` holds these blocks."""
+    made = RouterState(IndexMirror())
+    for name in NAMES:
+        registration = ReplicaRegistration(name, name * 2, HASHER.canary, 16, 1000, 0.0)
+        made.adopt(registration, made.load_slot(held if name == "a" else ()), 0.0)
+    return made
+
+
+def told(one: RouterState, now: float) -> tuple[Reservation, ...]:
+    return one.sent_lately(now, 2.0, 100)
+
+
+def hits(one: RouterState, wanted: Sequence[bytes], now: float) -> list[int]:
+    return [view.hit_tokens // 16 for view in one.views(NAMES, wanted, 16, now, Rung.FRESH)]
+
+
+def tell(sender: RouterState, receiver: RouterState, now: float) -> None:
+    receiver.set_others(
+        [SentElsewhere(e.replica_id, now - e.age_seconds, e.prefill_tokens, e.keys) for e in told(sender, now)], now
+    )
+
+
+def test_the_other_router_expects_them() -> None:
+    one, other = state(), state()
+    one.reserve("r", "b", 128, PREFIX, 1.0)
+    assert hits(other, PREFIX, 1.1) == [0, 0]
+    tell(one, other, 1.1)
+    assert hits(other, PREFIX, 1.1) == [0, 8]
+
+
+def test_only_what_was_not_known_there_is_told() -> None:
+    one = state(held=PREFIX[:5])
+    one.reserve("first", "a", 48, PREFIX, 1.0)
+    assert [entry.keys for entry in told(one, 1.0)] == [tuple(PREFIX[5:])]
+    longer = keys(("system", 8), ("tail", 2))
+    one.reserve("sibling", "a", 32, longer, 1.1)
+    assert [entry.keys for entry in told(one, 1.1)] == [tuple(longer[8:]), tuple(PREFIX[5:])]
+    one.reserve("elsewhere", "b", 128, PREFIX, 1.2)
+    assert told(one, 1.2)[0].keys == tuple(PREFIX)
+
+
+def test_only_for_a_moment_and_the_newest_first() -> None:
+    one = state()
+    one.reserve("old", "a", 128, PREFIX, 1.0)
+    assert [entry.keys for entry in told(one, 1.1 + KEYS_TOLD_SECONDS)] == [()]
+    for number in range(3):
+        one.reserve(f"huge {number}", "a", 0, keys((f"huge {number}", MAX_KEYS_TOLD - 10)), 1.0)
+    newest, cut, *rest = told(one, 1.0)
+    assert len(newest.keys) == MAX_KEYS_TOLD - 10
+    assert cut.keys == tuple(keys(("huge 1", 10)))
+    assert [entry.keys for entry in rest] == [()] * 2
+
+
+def test_an_answered_request_holds_no_keys() -> None:
+    """A long prompt's keys are held only as long as somebody may be told of them."""
+    one = state()
+    one.reserve("r", "b", 128, PREFIX, 1.0)
+    one.first_token("r", 1.1)
+    entry = one._ledger.get("r")
+    assert entry is not None
+    assert entry.keys == ()
+
+
+def test_not_for_a_replica_that_just_failed_or_that_nobody_knows() -> None:
+    one, other = state(), state()
+    one.reserve("r", "b", 128, PREFIX, 1.0)
+    one.reserve("s", "stranger", 128, PREFIX, 1.0)
+    other.fail("b", 1.05)
+    tell(one, other, 1.1)
+    assert hits(other, PREFIX, 1.1) == [0, 0]
+    assert "stranger" not in other.describe(1.1)
