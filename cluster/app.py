@@ -59,12 +59,16 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
     )
 
 
-def application(config: ServeConfig, spec: ClusterSpec) -> Any:
-    """Binds both deployments; works under `serve.run` as well as in a deployed config."""
+def application(config: ServeConfig, spec: ClusterSpec, replica_class: type | None = None) -> Any:
+    """Binds both deployments; works under `serve.run` as well as in a deployed config.
+
+    replica_class: in place of the class that the settings ask for, with the same constructor.
+    """
     from ray import serve
     from ray.serve.config import RequestRouterConfig
 
     from cluster.ingress import Ingress
+    from cluster.replica_with_api import ReplicaWithApi
     from replica.replica_deployment import ReplicaDeployment
 
     engine = replace(config.engine(spec.model_dir, threads_for(config)), max_model_len=spec.max_model_len)
@@ -75,7 +79,8 @@ def application(config: ServeConfig, spec: ClusterSpec) -> Any:
         "graceful_shutdown_wait_loop_s": 0.2,
         "graceful_shutdown_timeout_s": 10.0,
     }
-    replicas = serve.deployment(ReplicaDeployment).options(
+    api = {} if config.replica_api_key is None else {"spec": spec, "api_key": config.replica_api_key}
+    replicas = serve.deployment(replica_class or (ReplicaWithApi if api else ReplicaDeployment)).options(
         name=REPLICA_DEPLOYMENT,
         num_replicas=config.replicas,
         request_router_config=RequestRouterConfig(request_router_class=REQUEST_ROUTER),
@@ -100,6 +105,7 @@ def application(config: ServeConfig, spec: ClusterSpec) -> Any:
         fingerprint=spec.fingerprint,
         secret=spec.secret,
         redis_url=spec.redis_url,
+        **api,
     )
     return ingress.bind(spec, bound)
 
