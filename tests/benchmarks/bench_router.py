@@ -17,7 +17,7 @@ from rich.table import Table
 
 from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel
 from router.policies.registry import DEFAULT_POLICY
-from tests.benchmarks import router_matrix, router_micro
+from tests.benchmarks import router_matrix, router_micro, router_peers
 
 OUT = Path(__file__).parent / "out" / "router.json"
 Verdict = tuple[str, bool, str]
@@ -35,6 +35,8 @@ class BenchReport:
         bars = [{"bar": bar, "holds": good, "measured": text} for bar, good, text in self.verdicts]
         found = {"rows": self.rows, **router_matrix.to_json(self.cells), "bars": bars}
         OUT.parent.mkdir(exist_ok=True)
+        if OUT.exists():
+            found |= {"peers": json.loads(OUT.read_text(encoding="utf-8")).get("peers", {})}
         OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
@@ -48,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.part in ("all", "matrix"):
         _matrix(args, report, console)
         console.print(_matrix_table(report.cells))
+    if args.part in ("all", "peers"):
+        works = args.peer_works.split(",")
+        router_peers.run_peers(OUT, console, works, args.peer_rounds, args.transport, args.add_rounds)
     for bar, good, text in report.verdicts:
         console.print(f"{'holds ' if good else 'MISSED'} {bar}: {text}", style=None if good else "red", highlight=False)
     console.print(f"{OUT} written after {time.monotonic() - started:.0f} s")
@@ -71,7 +76,7 @@ def _micro(report: BenchReport, console: Console) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench-router")
-    parser.add_argument("--part", choices=("all", "micro", "matrix"), default="all")
+    parser.add_argument("--part", choices=("all", "micro", "matrix", "peers"), default="all")
     parser.add_argument("--full", action="store_true", help="50, 80 and 95 %% load, both fleet and cache sizes: hours")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
@@ -79,6 +84,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--traces", default=",".join(router_matrix.TRACES))
     parser.add_argument("--trace-folder", type=Path, help="full traces; files that begin with a trace's name are taken")
     parser.add_argument("--cost-model", type=Path, help="JSON of `warmlane lab fit`")
+    parser.add_argument(
+        "--peer-works", default="hits,hits_evicting,ttft", help="works of the part peers (default: %(default)s)"
+    )
+    parser.add_argument("--peer-rounds", type=int, default=5)
+    parser.add_argument("--add-rounds", action="store_true", help="to those of an earlier run of the part peers")
+    parser.add_argument("--transport", default="auto", help="of our cluster in the part peers (default: %(default)s)")
     return parser.parse_args(argv)
 
 

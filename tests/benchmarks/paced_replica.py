@@ -1,7 +1,6 @@
 """A replica whose forward pass only takes its time: scheduler, cache, events, metrics and API are the real ones."""
 
 import time
-from pathlib import Path
 
 import torch
 from transformers import AutoTokenizer
@@ -9,7 +8,6 @@ from transformers import AutoTokenizer
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from cluster.lab.cost_model import CostModel, StepWork
-from cluster.model_facts import read_model_facts
 from cluster.replica_with_api import ReplicaWithApi
 from replica.engine import Engine
 from replica.engine_config import EngineConfig
@@ -27,8 +25,6 @@ PACE = CostModel(
     decode_request_seconds=1e-4,
     decode_context_seconds=131072 / 600e9,  # bytes of K and V of a token: 8 heads of 128, 32 layers
 )
-POOL_BLOCKS = 3000
-"""Of 16 tokens: what 24 GB hold beside the weights."""
 STEP_TOKENS = 2048
 ANSWER = " word"
 
@@ -38,20 +34,21 @@ class PacedReplica(ReplicaWithApi):
 
     def _build_engine(self, config: EngineConfig, hasher: BlockHasher, metrics: EngineMetrics) -> Engine:
         tokenizer = AutoTokenizer.from_pretrained(config.model).backend_tokenizer
-        window = read_model_facts(Path(config.model)).max_model_len(config.max_model_len)
+        if config.max_model_len is None or config.num_blocks is None:
+            raise ValueError("max_model_len and num_blocks must be given: the model itself is not read")
         vocab_size = tokenizer.get_vocab_size()
         scheduler = Scheduler(
-            KVCacheManager(POOL_BLOCKS, config.block_size, keep_token_ids=True),
+            KVCacheManager(config.num_blocks, config.block_size, keep_token_ids=True),
             hasher,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=STEP_TOKENS,
-            watermark_pages=int(POOL_BLOCKS * config.watermark),
+            watermark_pages=int(config.num_blocks * config.watermark),
         )
         (answer_id,) = tokenizer.encode(ANSWER, add_special_tokens=False).ids
         return Engine(
             scheduler,
             PacedRunner(vocab_size, answer_id),
-            TokenizerVocabulary(tokenizer, frozenset(), vocab_size, window),
+            TokenizerVocabulary(tokenizer, frozenset(), vocab_size, config.max_model_len),
             hasher,
             max_waiting_requests=config.max_waiting_requests,
             max_waiting_tokens=config.max_waiting_tokens,

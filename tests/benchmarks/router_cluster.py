@@ -20,13 +20,13 @@ NUM_REPLICAS = 4
 REAL, PACED = "real", "paced"
 
 
-def run(model_dir: Path, port: int, engine: str, transport: str, api_key: str) -> None:
+def run(model_dir: Path, port: int, engine: str, num_blocks: int, transport: str, api_key: str) -> None:
     with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as folder, EmbeddedRedis(Path(folder)) as redis:
         config = ServeConfig(
             port=port,
             replicas=NUM_REPLICAS,
             threads_per_replica=1,
-            num_blocks=1100,
+            num_blocks=num_blocks,
             transport=transport,
             redis_url=redis.url,
             replica_api_key=api_key,
@@ -58,5 +58,12 @@ def _deploy(config: ServeConfig, model_dir: Path, engine: str) -> list[str]:
 
 if __name__ == "__main__":
     adopt_orphans()
-    run(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], os.environ.pop("REPLICA_API_KEY"))
+    run(
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        sys.argv[3],
+        int(sys.argv[4]),
+        sys.argv[5],
+        os.environ.pop("REPLICA_API_KEY"),
+    )
     os._exit(0)

@@ -20,8 +20,10 @@ from tests.benchmarks.router_cluster import NUM_REPLICAS
 from tests.benchmarks.router_venvs import PACKAGES, router_command
 
 OURS = "warmlane"
+PEERS = tuple(PACKAGES)
 OUT = Path(__file__).parent / "out"
 START_SECONDS = 180.0
+_CLUSTER = "tests.benchmarks.router_cluster"
 _LAUNCH = {"sglang-router": ["launch"], "smg": ["launch"], "vllm-router": []}
 _DECISIONS = {
     OURS: (("warmlane_route_decisions_total", "outcome"),),
@@ -58,12 +60,12 @@ class RouterSide:
 class PeerCluster:
     """Our cluster as a child process; its own routing is the first side. See `router_cluster`."""
 
-    def __init__(self, model_dir: Path, engine: str, transport: str):
+    def __init__(self, model_dir: Path, engine: str, num_blocks: int, transport: str):
         self.api_key = secrets.token_hex(16)
         self._port = _ports()
         self._log = (OUT / f"router_cluster-{engine}.log").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.router_cluster", str(model_dir), str(self._port), engine, transport],
+            [sys.executable, "-m", _CLUSTER, str(model_dir), str(self._port), engine, str(num_blocks), transport],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
             env={**os.environ, "REPLICA_API_KEY": self.api_key},
         )  # fmt: skip
@@ -90,7 +92,7 @@ class PeerCluster:
 
     def side(self) -> RouterSide:
         def routing() -> list[psutil.Process]:
-            return [process for process, title in self._titles() if ":Ingress" in title or "haproxy" in title]
+            return [each for each, title in self._titles() if ":Ingress" in title or title.startswith("haproxy")]
 
         return RouterSide(OURS, self.url, f"{self.url}/metrics", routing)
 
@@ -113,7 +115,8 @@ class PeerCluster:
     def _titles(self) -> Iterator[tuple[psutil.Process, str]]:
         for process in psutil.Process(self._process.pid).children(recursive=True):
             try:
-                yield process, " ".join(process.cmdline())
+                title = " ".join(process.cmdline())
+                yield process, title if title.startswith("ray::") else process.name()
             except psutil.Error:
                 continue
 
@@ -170,6 +173,3 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{START_SECONDS:.0f} s passed, but not: {what}")
         time.sleep(0.1)
-
-
-PEERS = tuple(PACKAGES)

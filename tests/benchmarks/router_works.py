@@ -6,14 +6,15 @@ from random import Random
 from cluster.lab.conversations import Conversation, Exchange
 from tests.benchmarks.router_cluster import PACED, REAL
 
-_WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand "
-    "part place case week company system program question work government number night point home water room mother "
-    "area money story fact month lot right study book eye job word business issue side kind head house service friend "
-    "father power hour game line end member law car city community name president team minute idea kid body "
-    "information back parent face others level office door health person art war history party result change morning "
-    "reason research girl guy moment air teacher force education"
-).split()
+_TEXT = """
+time year people way day man thing woman life child world school state family student group country problem
+hand part place case week company system program question work government number night point home water room
+mother area money story fact month lot right study book eye job word business issue side kind head house
+service friend father power hour game line end member law car city community name president team minute idea
+kid body information back parent face others level office door health person art war history party result
+change morning reason research girl guy moment air teacher force education
+"""
+_WORDS = tuple(_TEXT.split())
 """Common words, about one token each behind a blank."""
 
 
@@ -21,7 +22,8 @@ _WORDS = (
 class PeerWork:
     """groups x users conversations of so many turns, `concurrency` of them at once (closed loop); lengths in words.
 
-    engine: which replicas, see `router_cluster`. Histories hold recorded answers, so every side is sent the same.
+    engine: which replicas, see `router_cluster`. num_blocks: KV blocks of each. Histories hold recorded answers, so
+    every side is sent the same.
     """
 
     name: str
@@ -34,6 +36,7 @@ class PeerWork:
     question_words: int
     answer_words: int
     new_tokens: int
+    num_blocks: int
 
     def conversations(self, seed: int) -> list[Conversation]:
         """In an order that mixes the groups; the same for the same seed."""
@@ -62,11 +65,18 @@ class PeerWork:
 
 WORKS = (
     PeerWork(
-        name="hits", engine=REAL, groups=6, users=5, turns=3, concurrency=8,
+        name="hits", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100,
         system_words=256, question_words=24, answer_words=16, new_tokens=4,
     ),
+    # Four of the longest requests fit into a replica, about half of all unique blocks into the fleet: what is cached
+    # is thrown out again, and a router that only remembers what it sent does not know.
     PeerWork(
-        name="ttft", engine=PACED, groups=12, users=10, turns=4, concurrency=16,
+        name="hits_evicting", engine=REAL, groups=12, users=4, turns=3, concurrency=8, num_blocks=80,
+        system_words=128, question_words=24, answer_words=16, new_tokens=4,
+    ),
+    # The pool is what 24 GB hold beside the weights of the model of the cost model.
+    PeerWork(
+        name="ttft", engine=PACED, groups=12, users=10, turns=4, concurrency=16, num_blocks=3000,
         system_words=1024, question_words=64, answer_words=32, new_tokens=16,
     ),
 )  # fmt: skip
