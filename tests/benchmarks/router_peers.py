@@ -47,7 +47,7 @@ def run_peers(out: Path, console: Console, works: Sequence[str], rounds: int, tr
                 row["rounds"][-1]["most_hit_tokens"] = most
                 _summarise(row)
                 _store(out, work.name, row)
-        console.print(_table(row), width=max(console.width, 130))
+        Console(width=max(console.width, 130)).print(_table(row))
 
 
 def _empty_row(work: PeerWork, transport: str) -> Row:
