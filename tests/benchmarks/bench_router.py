@@ -52,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(_matrix_table(report.cells))
     if args.part in ("all", "peers"):
         works = args.peer_works.split(",")
-        router_peers.run_peers(OUT, console, works, args.peer_rounds, args.transport, args.add_rounds)
+        report.verdicts += router_peers.run_peers(
+            OUT, console, works, args.peer_rounds, args.transport, args.add_rounds
+        )
     for bar, good, text in report.verdicts:
         console.print(f"{'holds ' if good else 'MISSED'} {bar}: {text}", style=None if good else "red", highlight=False)
     console.print(f"{OUT} written after {time.monotonic() - started:.0f} s")

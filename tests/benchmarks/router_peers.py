@@ -27,10 +27,17 @@ from tests.benchmarks.router_sides import OURS, PEERS, PeerCluster, peer_side
 from tests.benchmarks.router_works import WORKS, PeerWork
 
 Row = dict[str, Any]
+Verdict = tuple[str, bool, str]
 
 
-def run_peers(out: Path, console: Console, works: Sequence[str], rounds: int, transport: str, add: bool) -> None:
-    """add: goes on from the rounds that `out` already holds. Rows are written after every round."""
+def run_peers(
+    out: Path, console: Console, works: Sequence[str], rounds: int, transport: str, add: bool
+) -> list[Verdict]:
+    """add: goes on from the rounds that `out` already holds. Rows are written after every round.
+
+    Returns for each work whether ours is ahead: the bar, whether it holds, what was measured.
+    """
+    verdicts = []
     out.parent.mkdir(exist_ok=True)
     model_dir = resolve_model(console=console)
     for work in WORKS:
@@ -48,6 +55,8 @@ def run_peers(out: Path, console: Console, works: Sequence[str], rounds: int, tr
                 _summarise(row)
                 _store(out, work.name, row)
         Console(width=max(console.width, 130)).print(_table(row))
+        verdicts.append(_verdict(row))
+    return verdicts
 
 
 def _empty_row(work: PeerWork, transport: str) -> Row:
@@ -116,6 +125,14 @@ def _summarise(row: Row) -> None:
 
 
 _SHOWN = ("hit_tokens", "prompt_tokens", "ttft_p50", "ttft_p95", "router_cpu_ms", "replica_cpu_ms", "busiest_over_mean")
+
+
+def _verdict(row: Row) -> Verdict:
+    """Holds where the median ratio to every other router is at least 1 and no round was an error."""
+    medians = {name: ratio[1] for name, ratio in row.get("ratio", {}).items()}
+    holds = bool(medians) and min(medians.values()) >= 1.0 and not row["errors"]
+    text = ", ".join(f"{value:.3f} of {name}" for name, value in medians.items()) or "no round counts"
+    return f"{row['work']}: ours ahead in {row['unit']}", holds, text
 
 
 def _stored(out: Path) -> dict[str, Row]:

@@ -68,8 +68,8 @@ WORKS = (
         name="hits", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100,
         system_words=256, question_words=24, answer_words=16, new_tokens=4,
     ),
-    # Four of the longest requests fit into a replica, about half of all unique blocks into the fleet: what is cached
-    # is thrown out again, and a router that only remembers what it sent does not know.
+    # Four of the longest requests fit into a replica, about half of all unique blocks into the fleet, so that what is
+    # cached is thrown out again. A conversation is played to its end at once, so little of that would have been hit.
     PeerWork(
         name="hits_evicting", engine=REAL, groups=12, users=4, turns=3, concurrency=8, num_blocks=80,
         system_words=128, question_words=24, answer_words=16, new_tokens=4,

@@ -16,7 +16,7 @@ from replica.sampling_params import SamplingParams
 from tests.benchmarks import paced_replica
 from tests.benchmarks.paced_replica import PacedReplica
 from tests.benchmarks.router_ceiling import most_hit_tokens
-from tests.benchmarks.router_peers import _empty_row, _store, _stored, _summarise
+from tests.benchmarks.router_peers import _empty_row, _store, _stored, _summarise, _verdict
 from tests.benchmarks.router_rounds import SideRun, problems
 from tests.benchmarks.router_works import WORKS, PeerWork
 from tests.cluster.small_tokenizer import write_small_tokenizer
@@ -89,6 +89,10 @@ def test_a_row_keeps_ratios_within_rounds_and_leaves_out_rounds_that_do_not_coun
     _summarise(row)
     assert row["ratio"] == {"smg": [80 / 64, (80 / 64 + 96 / 64) / 2, 96 / 64]}
     assert row["errors"] == ["smg: failed"]
+    assert not _verdict(row)[1]
+    row["errors"] = []
+    assert _verdict(row)[1]
+    assert not _verdict({**row, "ratio": {"smg": [0.9, 0.99, 1.2]}})[1]
     out = tmp_path / "router.json"
     out.write_text('{"rows": [1]}')
     _store(out, "hits", row)
