@@ -17,7 +17,7 @@ help:
 	@echo "make test-rolling  replace a whole cluster under load, and lose no request (some minutes)"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench-engine  the engine against other engines and its own bounds; sets up the others the first time"
-	@echo "make bench-router  what routing costs, and all routing policies on many traces in simulation"
+	@echo "make bench-router  what routing costs, all policies in simulation, other routers on the same replicas"
 	@echo "make bench-tokenization  what the next turn of a long chat costs to tokenise"
 	@echo "make bench-http    what it costs to bring an answer to a client, by every transport"
 	@echo "make bench-isolation     whether a tenant can tell by time what another one has cached"

@@ -70,13 +70,17 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
     )
 
 
-def application(config: ServeConfig, spec: ClusterSpec) -> Any:
-    """Binds both deployments; works under `serve.run` as well as in a deployed config."""
+def application(config: ServeConfig, spec: ClusterSpec, replica_class: type | None = None) -> Any:
+    """Binds both deployments; works under `serve.run` as well as in a deployed config.
+
+    replica_class: in place of the class that the settings ask for, with the same constructor.
+    """
     from ray import serve
     from ray.serve.config import RequestRouterConfig
 
     from cluster.direct.direct_replica import DirectReplica
     from cluster.ingress import Ingress
+    from cluster.replica_with_api import ReplicaWithApi
     from replica.replica_deployment import ReplicaDeployment
 
     engine = replace(config.engine(spec.model_dir, threads_for(config)), max_model_len=spec.max_model_len)
@@ -87,8 +91,14 @@ def application(config: ServeConfig, spec: ClusterSpec) -> Any:
         "graceful_shutdown_wait_loop_s": 0.2,
         "graceful_shutdown_timeout_s": float(config.drain_seconds),
     }
-    direct = {"spec": spec, "ingress_deployment": INGRESS_DEPLOYMENT} if spec.transport == "direct" else {}
-    replicas = serve.deployment(DirectReplica if direct else ReplicaDeployment).options(
+    extra: dict[str, Any] = {}
+    if spec.transport == "direct":
+        replica_class = replica_class or DirectReplica
+        extra = {"spec": spec, "ingress_deployment": INGRESS_DEPLOYMENT}
+    elif config.replica_api_key is not None:
+        replica_class = replica_class or ReplicaWithApi
+        extra = {"spec": spec, "api_key": config.replica_api_key}
+    replicas = serve.deployment(replica_class or ReplicaDeployment).options(
         name=REPLICA_DEPLOYMENT,
         num_replicas=config.replicas,
         request_router_config=RequestRouterConfig(request_router_class=REQUEST_ROUTER),
@@ -113,7 +123,7 @@ def application(config: ServeConfig, spec: ClusterSpec) -> Any:
         fingerprint=spec.fingerprint,
         secret=spec.secret,
         redis_url=spec.redis_url,
-        **direct,
+        **extra,
     )
     return ingress.bind(spec, bound)
 

@@ -16,18 +16,28 @@ from replica.engine_config import EngineConfig
 from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 
 _SECRET = re.compile(r"(?:[0-9a-fA-F]{2}){16,64}")
+_REPLICA_API_KEY = re.compile(r"[!-~]{16,256}")
 _ENGINE = {item.name: item.default for item in fields(EngineConfig)}
 
 
-def setting(default: Any, help: str, *, low: float | None = None, high: float | None = None, shown: bool = True) -> Any:
+def setting(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    shown: bool = True,
+    logged: bool = True,
+) -> Any:
     """A field of ServeConfig. low, high: inclusive bounds of a number. help: shown by `warmlane serve --help`.
 
     shown: False for what must not stand in logs and process lists; it has no flag, and no message proposes it.
+    logged: False for what has a flag and must not stand in logs.
     """
     metadata = {"help": help, "low": low, "high": high, "flag": shown}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata, repr=shown)
+    return field(default=default, metadata=metadata, repr=shown and logged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +81,12 @@ class ServeConfig:
     max_body_bytes: int = setting(8 * 2**20, "largest body of a request, e.g. 8MiB", low=1024, high=2**31)
     max_choices: int = setting(512, "most answers of one request (prompts times n)", low=1, high=65536)
     api_keys_file: str | None = setting(None, "YAML file of key hashes and tenants (warmlane key); default: no keys")
+    replica_api_key: str | None = setting(
+        None,
+        "opens each replica's own API on a loopback port to holders of this key, 16 to 256 characters (a flag shows in "
+        "the process list, a variable does not); default: no ports",
+        logged=False,
+    )
     redis_url: str | None = setting(None, "Redis to share the prefix index through; default: one is started")
     secret: str | None = setting(
         None, "key of all block keys, 32 to 128 hex digits; default: drawn at start", shown=False
@@ -92,6 +108,7 @@ class ServeConfig:
                 raise ValueError(f"{name} must not be empty")
         if self.secret is not None and not _SECRET.fullmatch(self.secret):
             raise ValueError(f"secret must be 32 to 128 hex digits, got {len(self.secret)} characters")
+        self._check_replica_api_key()
         if self.deterministic and (self.gpus_per_replica or self.dtype not in ("auto", "float32")):
             raise ValueError(
                 f"deterministic needs float32 on CPUs, got dtype {self.dtype} and "
@@ -101,6 +118,20 @@ class ServeConfig:
             raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {self.transport!r}")
         make_policy(self.policy, self.policy_weights)  # an unknown one is refused before anything starts
         self.engine(self.model)  # the engine's own bounds (dtype, budget against requests) hold from the start
+
+    def _check_replica_api_key(self) -> None:
+        if self.replica_api_key is None:
+            return
+        if not _REPLICA_API_KEY.fullmatch(self.replica_api_key):
+            length = len(self.replica_api_key)
+            raise ValueError(
+                "replica_api_key must be 16 to 256 printable ASCII characters without blanks, got "
+                f"{length} character{'' if length == 1 else 's'}"
+            )
+        if self.api_keys_file is not None:  # who holds that one key could name any tenant's space as cache_salt (51)
+            raise ValueError("replica_api_key cannot be used together with api_keys_file: a replica knows no tenants")
+        if self.transport == "direct":  # its replicas' ports want tickets
+            raise ValueError("replica_api_key cannot be used together with transport direct; use another transport")
 
     @property
     def model_name(self) -> str:

@@ -11,6 +11,7 @@ from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
 from cluster.cluster_spec import ClusterSpec
 from cluster.local_call import LocalCall
+from cluster.render_api import RenderApi
 from cluster.tokenization import ChatTokenizer
 from replica.async_engine import AsyncEngine
 
@@ -22,7 +23,10 @@ def build_replica_api(
     on_failure: Report,
     access: Access | None = None,
 ) -> FastAPI:
-    """The same API code as the ingress has, without a router. operations, on_failure, access: see `build_http_app`."""
+    """The same API code as the ingress has, without a router, and what other routers ask an engine (`RenderApi`).
+
+    operations, on_failure, access: see `build_http_app`.
+    """
     model = ServedModel(
         name=spec.served_model_name,
         fingerprint=spec.fingerprint,
@@ -31,4 +35,5 @@ def build_replica_api(
     )
     reader = PromptReader(ChatTokenizer(spec.model_dir), spec.max_model_len, lambda seconds: None)
     generation = GenerationApi(model, reader, lambda request: LocalCall(engine, request), spec.limits, on_failure)
+    operations = {**operations, **RenderApi(generation, spec.limits).handlers()}
     return build_http_app(generation, ModelApi(model, reader, spec.limits), operations, on_failure, access=access)

@@ -39,9 +39,9 @@ class ReplicaDeployment:
         self._model_name = model_name
         self._hasher = hasher = BlockHasher(secret, fingerprint, engine.block_size)
         self._registry = CollectorRegistry()
-        process = f"replica-{self.replica_id}-{self.incarnation}"
-        metrics = EngineMetrics(self._registry, model_name, process, self.replica_id)
-        built = build_engine(engine, hasher, observer=metrics)
+        self._process = f"replica-{self.replica_id}-{self.incarnation}"
+        metrics = EngineMetrics(self._registry, model_name, self._process, self.replica_id)
+        built = self._build_engine(engine, hasher, metrics)
         warm_up(built)
         metrics.watch(built)
         self._engine = AsyncEngine(built)
@@ -59,6 +59,9 @@ class ReplicaDeployment:
         self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._engine.load)
         metrics.on_kv_events = self._publisher.publish
         self._publisher.start()
+
+    def _build_engine(self, config: EngineConfig, hasher: BlockHasher, metrics: EngineMetrics) -> Engine:
+        return build_engine(config, hasher, observer=metrics)
 
     async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
         """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead.

@@ -20,6 +20,9 @@ HARMLESS = frozenset(
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
+    # SGLang's and vLLM's, which their routers write into every body that they pass on.
+    "no_stop_trim": (False,),
+    "return_hidden_states": (False,),
 }
 CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
@@ -31,6 +34,11 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "moderation": (),
+    "continue_final_message": (False,),
+    # A model's reasoning is never told apart from its answer here, so there is nothing to separate or leave out.
+    "separate_reasoning": (True, False),
+    "stream_reasoning": (True, False),
+    "include_reasoning": (True,),
 }
 COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,

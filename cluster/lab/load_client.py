@@ -33,13 +33,21 @@ class LoadClient:
     """max_tokens, temperature and seed are the same for every request, so that two runs do the same work."""
 
     def __init__(
-        self, base_url: str, model: str, *, max_tokens: int, seed: int = 0, timeout_seconds: float = 120.0
+        self,
+        base_url: str,
+        model: str,
+        *,
+        max_tokens: int,
+        seed: int = 0,
+        timeout_seconds: float = 120.0,
+        api_key: str | None = None,
     ) -> None:
         self._model = model
         self._max_tokens = max_tokens
         self._seed = seed
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        self._http = httpx.AsyncClient(base_url=base_url, timeout=timeout_seconds, limits=limits)
+        headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+        self._http = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout_seconds, limits=limits)
 
     async def __aenter__(self) -> "LoadClient":
         return self

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel
 from router.policies.registry import DEFAULT_POLICY
-from tests.benchmarks import router_matrix, router_micro
+from tests.benchmarks import router_matrix, router_micro, router_peers
 
 OUT = Path(__file__).parent / "out" / "router.json"
 Verdict = tuple[str, bool, str]
@@ -41,6 +41,7 @@ class BenchReport:
         bars = [{"bar": bar, "holds": good, "measured": text} for bar, good, text in self.verdicts]
         found = router_matrix.to_json(self.cells)
         return {
+            **self.before,
             "rows": _joined(self.before.get("rows", []), self.rows, "work"),
             **{name: {**self.before.get(name, {}), **cells} for name, cells in found.items()},
             "bars": _joined(self.before.get("bars", []), bars, "bar"),
@@ -68,6 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.part in ("all", "matrix"):
         _matrix(args, report, console)
         console.print(_matrix_table(report.cells))
+    if args.part in ("all", "peers"):
+        works = args.peer_works.split(",")
+        report.verdicts += router_peers.run_peers(
+            OUT, console, works, args.peer_rounds, args.transport, args.add_rounds
+        )
     for bar, good, text in report.verdicts:
         console.print(f"{'holds ' if good else 'MISSED'} {bar}: {text}", style=None if good else "red", highlight=False)
     console.print(f"{OUT} written after {time.monotonic() - started:.0f} s")
@@ -91,7 +97,7 @@ def _micro(report: BenchReport, console: Console) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench-router")
-    parser.add_argument("--part", choices=("all", "micro", "matrix"), default="all")
+    parser.add_argument("--part", choices=("all", "micro", "matrix", "peers"), default="all")
     parser.add_argument("--full", action="store_true", help="50, 80 and 95 %% load, both fleet and cache sizes: hours")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
@@ -100,6 +106,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cells", help="only these, by their labels: mooncake@16@0.95,…")
     parser.add_argument("--trace-folder", type=Path, help="full traces; files that begin with a trace's name are taken")
     parser.add_argument("--cost-model", type=Path, help="JSON of `warmlane lab fit`")
+    parser.add_argument(
+        "--peer-works", default="hits,hits_evicting,ttft", help="works of the part peers (default: %(default)s)"
+    )
+    parser.add_argument("--peer-rounds", type=int, default=5)
+    parser.add_argument("--add-rounds", action="store_true", help="to those of an earlier run of the part peers")
+    parser.add_argument("--transport", default="auto", help="of our cluster in the part peers (default: %(default)s)")
     return parser.parse_args(argv)
 
 

@@ -59,6 +59,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "max_num_batched_tokens": "777",
         "num_ingress": "7",
         "secret": "ab" * 16,
+        "replica_api_key": "k" * 16,
     }.get(name, "77")
     by_flag = load(tmp_path, **{name: text})
     by_variable = load(tmp_path, environment={f"WARMLANE_{name.upper()}": text})
@@ -158,6 +159,29 @@ def test_deterministic_needs_float32_on_cpus(other: dict[str, Any]) -> None:
 def test_a_step_must_hold_one_token_of_each_running_request() -> None:
     with pytest.raises(ValueError, match=r"max_num_batched_tokens \(8\) must not be below max_num_seqs \(16\)"):
         ServeConfig(max_num_seqs=16, max_num_batched_tokens=8)
+
+
+@pytest.mark.parametrize("key", ["", "k" * 15, "k" * 257, "k" * 15 + " ", "ключ" * 8])
+def test_a_replica_api_key_is_long_enough_and_fits_a_header(key: str) -> None:
+    with pytest.raises(ValueError, match="replica_api_key must be 16 to 256 printable ASCII characters") as caught:
+        ServeConfig(replica_api_key=key)
+    assert not key or key not in str(caught.value)
+
+
+def test_keys_do_not_show_where_a_configuration_is_printed() -> None:
+    config = ServeConfig(replica_api_key="k" * 16, secret="ab" * 16)
+    assert "kkkk" not in repr(config)
+    assert "abab" not in repr(config)
+
+
+def test_51_a_key_of_the_replicas_does_not_stand_beside_tenants() -> None:
+    with pytest.raises(ValueError, match="replica_api_key cannot be used together with api_keys_file"):
+        ServeConfig(replica_api_key="k" * 16, api_keys_file="keys.yaml")
+
+
+def test_a_port_of_the_replicas_is_not_both_open_and_direct() -> None:
+    with pytest.raises(ValueError, match="replica_api_key cannot be used together with transport direct"):
+        ServeConfig(replica_api_key="k" * 16, transport="direct")
 
 
 @pytest.mark.parametrize("content", ["- a\n- b\n", "just text", "a: [1\n"])

@@ -16,6 +16,7 @@ from tests.e2e.cluster_client import ClusterClient
 
 # Few requests at once, so that a test can fill the engines and see others wait.
 SERVE_ARGUMENTS = ("--replicas", "2", "--num-blocks", "1100", "--max-num-seqs", "4")
+REPLICA_API_KEY = "a-key-of-this-test"
 FIRST_VOCABULARY_ID = 100  # below are control tokens and single bytes
 
 
@@ -37,7 +38,8 @@ def cluster_process(
 ) -> Iterator[ClusterProcess]:
     """`warmlane serve` as a user starts it. Fails the session when stopping it leaves a process behind."""
     output_path = tmp_path_factory.mktemp("cluster") / "serve.log"
-    process = ClusterProcess(SERVE_ARGUMENTS, output_path=output_path, env=fatal_request.ENVIRONMENT)
+    environment = {**fatal_request.ENVIRONMENT, "WARMLANE_REPLICA_API_KEY": REPLICA_API_KEY}
+    process = ClusterProcess(SERVE_ARGUMENTS, output_path=output_path, env=environment)
     try:
         process.start()
         process.wait_ready(timeout_seconds=240.0)

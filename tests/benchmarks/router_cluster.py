@@ -1,0 +1,69 @@
+"""One cluster of `bench_router --part peers`: `python -m tests.benchmarks.router_cluster`, ended by closing its input.
+
+Four replicas with a port of their own each, and our routing in front of them as `warmlane serve` sets it up. It prints
+one line of JSON with the replicas' addresses when all of them run.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from cluster.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
+from cluster.child_processes import adopt_orphans, end_all_children
+from cluster.config import ServeConfig
+from cluster.embedded_redis import EmbeddedRedis
+from cluster.ray_runtime import KEEP_ALIVE_SECONDS, put_into_environment, ray_environment, start_ray, stop_serve
+
+NUM_REPLICAS = 4
+REAL, PACED = "real", "paced"
+
+
+def run(model_dir: Path, port: int, engine: str, num_blocks: int, transport: str, api_key: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as folder, EmbeddedRedis(Path(folder)) as redis:
+        config = ServeConfig(
+            port=port,
+            replicas=NUM_REPLICAS,
+            threads_per_replica=1,
+            num_blocks=num_blocks,
+            transport=transport,
+            redis_url=redis.url,
+            replica_api_key=api_key,
+        )
+        put_into_environment(ray_environment(config, Path(folder)))
+        start_ray(config, Path(folder))
+        try:
+            urls = _deploy(config, model_dir, engine)
+            print(json.dumps({"replicas": urls}), flush=True)
+            sys.stdin.read()
+        finally:
+            stop_serve()
+            end_all_children()
+
+
+def _deploy(config: ServeConfig, model_dir: Path, engine: str) -> list[str]:
+    """Returns the addresses of the replicas' own APIs."""
+    from ray import serve
+
+    from tests.benchmarks.paced_replica import PacedReplica
+
+    app = application(config, cluster_spec(config, model_dir), PacedReplica if engine == PACED else None)
+    options = {"host": "127.0.0.1", "port": config.port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS}
+    serve.start(proxy_location="EveryNode", http_options=options)
+    serve.run(app, name=APP_NAME, route_prefix="/")
+    replicas = serve.get_deployment_handle(REPLICA_DEPLOYMENT, APP_NAME)
+    return sorted(str(answer["api_url"]) for answer in replicas.broadcast("describe").results(timeout_s=30))
+
+
+if __name__ == "__main__":
+    adopt_orphans()
+    run(
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        sys.argv[3],
+        int(sys.argv[4]),
+        sys.argv[5],
+        os.environ.pop("REPLICA_API_KEY"),
+    )
+    os._exit(0)
