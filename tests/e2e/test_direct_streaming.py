@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_the_ports_of_the_replicas_refuse_what_no_ingress_sent(
 
 def listening_ports(process: psutil.Process) -> list[int]:
     found = [each.laddr for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
-    assert {address.ip for address in found} == {"127.0.0.1"}
+    assert {address.ip.removeprefix("::ffff:") for address in found} == {"127.0.0.1"}  # gRPC's sockets are IPv6
     return [address.port for address in found]
 
 
@@ -143,9 +144,12 @@ def test_a_replica_killed_takes_only_its_own_streams_along(
     direct: ClusterClient, direct_process: ClusterProcess, unseen_prompt: Callable[[int], list[int]]
 ) -> None:
     body = [direct.completion_body(unseen_prompt(64), max_tokens=160, ignore_eos=True, stream=True) for _ in "ab"]
+    begun = [threading.Event() for _ in body]
     with ThreadPoolExecutor(len(body)) as pool:
-        streams = [pool.submit(streamed, direct.base_url, each) for each in body]
-        direct.wait_until(lambda: both_generate(direct), "both replicas generate")
+        streams = [pool.submit(streamed, direct.base_url, *each) for each in zip(body, begun, strict=True)]
+        direct.wait_until(lambda: both_run(direct), "both replicas run a request")
+        # Before its first byte a stream would be taken over by the other replica.
+        assert all(event.wait(30.0) for event in begun)
         replica_processes(direct_process)[0].send_signal(signal.SIGKILL)
         fresh = [direct.complete(unseen_prompt(32), max_tokens=4) for _ in range(6)]  # raises for anything but 200
         ends = [stream.result() for stream in streams]
@@ -154,19 +158,20 @@ def test_a_replica_killed_takes_only_its_own_streams_along(
     direct.wait_until(lambda: len(direct.replicas()) == 2, "a new replica is in place of the dead one", 120.0)
 
 
-def both_generate(cluster: ClusterClient) -> bool:
+def both_run(cluster: ClusterClient) -> bool:
     running = cluster.metrics().by_label("warmlane_running_requests", "replica")
     return len(running) == 2 and all(running.values())
 
 
-def streamed(base_url: str, body: dict[str, Any]) -> str:
-    """Whether the stream came to its end, or broke off without one."""
+def streamed(base_url: str, body: dict[str, Any], begun: threading.Event) -> str:
+    """Whether the stream came to its end, or broke off without one. begun: set with its first bytes."""
     text = ""
     try:
         with httpx.stream("POST", f"{base_url}/v1/completions", json=body, timeout=60.0) as response:
             assert response.status_code == 200
             for part in response.iter_text():
                 text += part
+                begun.set()
     except httpx.RemoteProtocolError:
         assert "[DONE]" not in text and '"finish_reason":"' not in text
         return "broken"
