@@ -8,13 +8,13 @@ PYTHON = $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: bench-engine bench-http bench-isolation bench-router bench-tokenization help setup serve demo test test-rolling lint
+.PHONY: bench-engine bench-http bench-isolation bench-router bench-tokenization help setup serve demo test test-long lint
 
 help:
 	@echo "make serve   set up what is missing and start a cluster on this machine (Ctrl-C stops it)"
 	@echo "make demo    run one multi-turn workload with two routing policies and compare them"
 	@echo "make test    run all tests"
-	@echo "make test-rolling  replace a whole cluster under load, and lose no request (some minutes)"
+	@echo "make test-long  tests with clusters of their own: updated under load, an ingress killed, direct streaming"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench-engine  the engine against other engines and its own bounds; sets up the others the first time"
 	@echo "make bench-router  what routing costs, all policies in simulation, other routers on the same replicas"
@@ -51,13 +51,13 @@ demo: $(STAMP)
 test: $(STAMP)
 ifeq ($(ARGS),)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not e2e" -n 2 --dist loadfile
-	@exec $(BIN)/python -m pytest -m "e2e and not rolling"
+	@exec $(BIN)/python -m pytest -m "e2e and not long"
 else
 	@exec $(BIN)/python -m pytest $(ARGS)
 endif
 
-test-rolling: $(STAMP)
-	@exec $(BIN)/python -m pytest -m rolling $(ARGS)
+test-long: $(STAMP)
+	@exec $(BIN)/python -m pytest -m long $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

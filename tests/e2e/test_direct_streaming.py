@@ -17,6 +17,8 @@ from tests.e2e.cluster_client import BLOCK_SIZE, ClusterClient, cacheable_tokens
 from tests.e2e.test_client_gone import Leaver, leaving
 from tests.e2e.test_replica_death import replica_processes
 
+pytestmark = pytest.mark.long
+
 ARGUMENTS = ("--replicas", "2", "--num-blocks", "1100", "--max-num-seqs", "4", "--transport", "direct")
 
 

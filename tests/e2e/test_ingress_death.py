@@ -14,6 +14,8 @@ import pytest
 from cluster.lab.cluster_process import ClusterProcess
 from tests.e2e.cluster_client import ClusterClient
 
+pytestmark = pytest.mark.long
+
 NUM_CLIENTS = 8
 ANSWER_TOKENS = 400
 

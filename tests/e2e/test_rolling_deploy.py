@@ -64,7 +64,7 @@ class Clients:
         return "whole" if text.endswith("data: [DONE]\n\n") and '"finish_reason":"length"' in text else text[-300:]
 
 
-@pytest.mark.rolling
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_rolling_update_and_a_scale_down_lose_no_request(
     deployed: DeployedCluster, model_dir: Path, unseen_prompt: Callable[[int], list[int]]
