@@ -17,6 +17,7 @@ MAY_BE_EMPTY = {
     "Fallbacks and dropped records B",
     "Fallbacks and dropped records C",
     "Fallbacks and dropped records D",
+    "Fallbacks and dropped records E",
     "Processes that could not be read A",
 }
 
