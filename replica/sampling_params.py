@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
+MIN_REPETITION_PENALTY = 0.01
+"""Logits are divided by it: by much less they would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +49,13 @@ class SamplingParams:
             raise ValueError(f"max_tokens must be at least 0, got {self.max_tokens}")
         for name, low, high in (
             ("temperature", 0.0, 2.0), ("min_p", 0.0, 1.0), ("presence_penalty", -2.0, 2.0),
-            ("frequency_penalty", -2.0, 2.0),
+            ("frequency_penalty", -2.0, 2.0), ("repetition_penalty", MIN_REPETITION_PENALTY, 10.0),
         ):  # fmt: skip
             value = getattr(self, name)
             if not (math.isfinite(value) and low <= value <= high):
                 raise ValueError(f"{name} must be between {low:g} and {high:g}, got {value}")
-        for name, high in (("top_p", 1.0), ("repetition_penalty", 10.0)):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and 0.0 < value <= high):
-                raise ValueError(f"{name} must be above 0 and at most {high:g}, got {value}")
+        if not (math.isfinite(self.top_p) and 0.0 < self.top_p <= 1.0):
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
         if not 0 <= self.top_k < 2**31:
             raise ValueError(f"top_k must be between 0 (off) and 2147483647, got {self.top_k}")
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:

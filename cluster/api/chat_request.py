@@ -1,12 +1,12 @@
 """Body of `POST /v1/chat/completions`."""
 
-import json
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from cluster.api.answer_grammar import json_grammar, tool_grammar
+from cluster.api.called_tools import CalledTool
 from cluster.api.response_format import ResponseFormat
 from cluster.api.sampling_fields import SamplingFields, invalid
 from cluster.api.tools import MAX_TOOLS, Function, Tool, ToolChoice, check_tools, read_tool_choice
@@ -40,7 +40,7 @@ class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Annotated[Any, BeforeValidator(_joined_text), Field(validate_default=True)] = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[CalledTool] | None = None
     tool_call_id: str | None = None
 
     @field_validator("content")
@@ -62,19 +62,8 @@ class ChatMessage(BaseModel):
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
         if self.tool_calls:
-            message["tool_calls"] = [_with_parsed_arguments(call) for call in self.tool_calls]
+            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
         return message
-
-
-def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
 
 
 class ChatCompletionRequest(SamplingFields):

@@ -145,7 +145,7 @@ class GenerationApi:
             message = (
                 f"{num_choices} answers were asked for (prompts times n); the limit is {self._limits.max_choices}."
             )
-            raise bad_request(message, "n")
+            raise bad_request(message, "n" if body.num_choices > 1 else "prompt")
         self._reader.check_vocabulary(body.stop_token_ids or (), "stop_token_ids")
         self._reader.check_vocabulary([token_id for token_id, _ in body.logit_bias], "logit_bias")
 

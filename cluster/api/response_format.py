@@ -2,7 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from cluster.api.sampling_fields import invalid
+from cluster.api.schema_references import check_references
 
 
 class JsonSchemaFormat(BaseModel):
@@ -12,21 +15,34 @@ class JsonSchemaFormat(BaseModel):
 
     name: str | None = Field(default=None, pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     description: str | None = None
-    json_schema: dict[str, Any] = Field(default_factory=dict, alias="schema")
+    json_schema: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
+
+    @field_validator("json_schema")
+    @classmethod
+    def _something_can_match(cls, value: dict[str, Any]) -> dict[str, Any]:
+        check_references(value)
+        return value
 
 
 class ResponseFormat(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFormat | None = None
+    json_schema: JsonSchemaFormat | None = Field(default=None, validate_default=True)
+
+    @field_validator("json_schema")
+    @classmethod
+    def _given_where_asked_for(cls, value: JsonSchemaFormat | None, info: ValidationInfo) -> JsonSchemaFormat | None:
+        if value is None and info.data.get("type") == "json_schema":
+            raise invalid("the type json_schema needs it")
+        return value
 
     @property
     def schema_to_match(self) -> tuple[dict[str, Any], bool] | None:
         """The JSON schema of the answer and whether all of it must be enforced; None for free text."""
         if self.type == "text":
             return None
-        if self.type == "json_object" or self.json_schema is None:
+        if self.json_schema is None or self.type == "json_object":
             return {"type": "object"}, False
         return self.json_schema.json_schema or {"type": "object"}, bool(self.json_schema.strict)

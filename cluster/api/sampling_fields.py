@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from replica.sampling_params import MAX_STOP_STRINGS, SamplingParams
+from replica.sampling_params import MAX_STOP_STRINGS, MIN_REPETITION_PENALTY, SamplingParams
 
 MAX_BIASES = 1024
 MAX_SALT_CHARACTERS = 256
@@ -76,7 +76,7 @@ class SamplingFields(BaseModel):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION_PENALTY, le=10)] | None = None
     logit_bias: Annotated[Any, BeforeValidator(_logit_bias)] = ()
     min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cluster.api.sampling_fields import invalid
+from cluster.api.schema_references import check_references
 
 MAX_TOOLS = 128
 _NAME = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -24,6 +25,12 @@ class Function(BaseModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+    @field_validator("parameters")
+    @classmethod
+    def _something_can_match(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        check_references(value)
+        return value
 
 
 class Tool(BaseModel):

@@ -78,7 +78,7 @@ class ExpectedFinishPolicy(Policy):
     default_weights = MappingProxyType(
         {
             "work": 1.0,
-            "stall": 0.5,
+            "stall": 0.85,  # those who run wait for the steps that compute them, but some end before
             "behind": 3.0,
             "memory": 1.0,
             "decode": 0.3,

@@ -97,7 +97,7 @@ def test_expected_finish_scores_are_its_formula() -> None:
     slope = 0.06 / (2 + 4)
     usual_rate = (500 + 250) / 2
     rate_a, rate_b = (usual_rate * (rate / usual_rate) ** 0.75 for rate in (500, 250))
-    delay = (1.0 + 0.5 * 1 + 3.0 * 0.5) / usual_rate  # on average one runs and one half waits
+    delay = (1.0 + 0.85 * 1 + 3.0 * 0.5) / usual_rate  # on average one runs and one half waits
     idle_share = 1 / 2
     decode = 0.3 * 2 * 32 * 3 * slope  # two run, one waits
     assert scores["a"] == pytest.approx((300 + 520 + 100 * idle_share) / rate_a + 520 * delay + decode)
@@ -113,7 +113,7 @@ def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> N
     scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
     answer_tokens = 1.2 / 0.06
     decode_for_one = 0.3 * 2 * answer_tokens * 0.06 / (2 + 4)
-    first_token_and_delay = 1000 / 500 * (1 + 1 + 0.5 * 2 + 3 * 0.5)
+    first_token_and_delay = 1000 / 500 * (1 + 1 + 0.85 * 2 + 3 * 0.5)
     missing = 80 + 40 + 2 * answer_tokens / 2 / 16 + (1000 + answer_tokens) / 16 - 100
     assert scores["full"] == pytest.approx(first_token_and_delay + 3 * decode_for_one + missing / 80 * 1.2)
     assert scores["roomy"] == pytest.approx(first_token_and_delay + 2 * decode_for_one)

@@ -72,6 +72,25 @@ async def test_10_16_18_19_32_values_out_of_bounds_or_of_the_wrong_type(api: Api
         api.failures.clear()
 
 
+@pytest.mark.parametrize(
+    ("call", "param"),
+    [
+        ({}, "function"),
+        ({"function": None}, "function"),
+        ({"id": "1", "type": "function", "function": "x"}, "function"),
+        ({"function": {"arguments": "{}"}}, "function.name"),
+        ({"function": {"name": 3}}, "function.name"),
+        ({"function": {"name": "f", "arguments": 3}}, "function.arguments"),
+        ({"id": 1, "function": {"name": "f"}}, "id"),
+        ({"type": "custom", "function": {"name": "f"}}, "type"),
+    ],
+)
+async def test_16_calls_of_earlier_messages_that_are_none(api: Api, call: dict[str, Any], param: str) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}]
+    error = refused(api, await api.client.post("/v1/chat/completions", json={"model": "small", "messages": messages}))
+    assert error["param"].startswith(f"messages[1].tool_calls[0].{param}")
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("field", ["temperature", "top_p"])
 async def test_18_numbers_that_are_not_finite(api: Api, field: str, number: str) -> None:
@@ -220,6 +239,8 @@ async def test_missing_model(api: Api) -> None:
 
 async def test_57_too_many_answers(api: Api) -> None:
     assert refused(api, await api.complete(["a"] * 9, n=2))["param"] == "n"
+    api.failures.clear()
+    assert refused(api, await api.complete(["a"] * 17))["param"] == "prompt"
 
 
 async def test_57_a_body_beyond_the_limit(api: Api) -> None:

@@ -1,0 +1,34 @@
+"""Tool calls that an assistant's earlier message holds, as clients send them back."""
+
+import contextlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class CalledFunction(BaseModel):
+    """arguments: JSON text as the API gives it, or the object itself, which clients of open models send."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class CalledTool(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def for_template(self) -> dict[str, Any]:
+        """Templates expect arguments as an object; what is no JSON stays the text that it is."""
+        arguments: Any = self.function.arguments
+        if isinstance(arguments, str):
+            with contextlib.suppress(ValueError, RecursionError):
+                arguments = json.loads(arguments)
+        function = {"name": self.function.name, "arguments": arguments}
+        call: dict[str, Any] = {"type": self.type, "function": function}
+        return call if self.id is None else {"id": self.id, **call}
