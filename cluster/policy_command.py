@@ -1,6 +1,7 @@
 """`warmlane policy`: shows and changes the routing policy of a running cluster."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def parse_weights(arguments: list[str]) -> dict[str, float]:
-    """Raises ValueError for what is not name=number."""
+    """Raises ValueError for what is not name=number; NaN and infinity are none, for JSON has no way to say them."""
     weights: dict[str, float] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
         try:
-            if not (name and equals):
-                raise ValueError
             weights[name] = float(value)
+            if not (name and equals and math.isfinite(weights[name])):
+                raise ValueError
         except ValueError:
             raise ValueError(f"a weight must be written as name=number, got {argument!r}") from None
     return weights

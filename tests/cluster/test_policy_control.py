@@ -257,7 +257,7 @@ def test_the_command_fails_where_ingresses_disagree(server: Any, capsys: pytest.
     ]
 
 
-@pytest.mark.parametrize("argument", ["speed", "=1", "speed=", "speed=fast", "speed=1=2"])
+@pytest.mark.parametrize("argument", ["speed", "=1", "speed=", "speed=fast", "speed=1=2", "speed=nan", "speed=inf"])
 def test_weights_are_name_and_number(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="a weight must be written as name=number"):
         parse_weights([argument])
