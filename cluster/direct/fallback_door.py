@@ -5,7 +5,7 @@ from collections.abc import Callable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cluster.api.gate import LIMITED_PATHS
+from cluster.api.gate import TEXT_PATHS
 from cluster.direct.ticket import TICKET_HEADER, BadTicket, TicketOffice, reason_without
 
 
@@ -24,7 +24,7 @@ class FallbackDoor:
         self._on_fallback = on_fallback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] in LIMITED_PATHS:
+        if scope["type"] == "http" and scope["path"] in TEXT_PATHS:
             self._count(Headers(scope=scope).get(TICKET_HEADER, ""))
         await self._app(scope, receive, send)
 
