@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
@@ -19,6 +19,7 @@ from cluster.api.limits import ApiLimits
 from cluster.api.request_body import read_json_object
 from cluster.api.request_context import explain_context
 from cluster.page_runs import page_runs
+from cluster.route_requests import route_request
 from cluster.serve_call import serve_call
 from replica.messages import GenerateRequest
 from router.decision import Decision
@@ -114,10 +115,4 @@ class ExplainApi:
 
 
 def _route_request(request: GenerateRequest) -> RouteRequest:
-    return RouteRequest(
-        request_id="explain",
-        token_ids=request.token_ids,
-        max_new_tokens=request.sampling.max_tokens or 0,
-        extra_keys=request.extra_keys,
-        session_id=request.session_id,
-    )
+    return replace(route_request(request), request_id="explain")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.app import CPU_SHARE
 from cluster.config import ServeConfig
 from cluster.free_ports import FreePorts
@@ -20,8 +21,6 @@ OBJECT_STORE_BYTES = 100 * 1024**2
 """Requests and answers are far smaller than what Ray would put there; it takes no less than 75 MiB."""
 ANSWER_SECONDS = 3.0
 """An ingress that does not answer for so long is not waited for."""
-KEEP_ALIVE_SECONDS = 90
-"""Longer than the pools of common clients keep a connection (56)."""
 
 
 def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:

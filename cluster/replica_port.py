@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from cluster.api.bearer_gate import BearerGate
 from cluster.api.errors import SERVER_ERROR, ApiError
 from cluster.api.http_app import Handler
+from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.cluster_spec import ClusterSpec
 from cluster.replica_api import build_replica_api
 from replica.async_engine import AsyncEngine
@@ -20,8 +21,6 @@ from replica.errors import EngineDead
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_SECONDS = 90
-"""Longer than the pools of common clients keep a connection (56)."""
 LEAVE_SECONDS = 3
 """What is being answered may go on so long when the replica ends."""
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
 from cluster.relay_failures import cause_of, is_replica_gone
+from cluster.route_requests import route_request
 from cluster.side_channel.ingress_channel import ChannelLost
 from cluster.transports import Answer, Transport
 from replica.errors import EngineOverloaded
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from router.decision import Decision
-from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest
+from router.prefix_router import NoReplicas, PrefixRouter
 
 logger = logging.getLogger(__name__)
 
@@ -145,17 +146,7 @@ class RelayedCall:
         return self.decision
 
     def _choose(self, exclude: frozenset[str]) -> Decision:
-        request = self._request
-        return self._relay.router.route(
-            RouteRequest(
-                request_id=request.request_id,
-                token_ids=request.token_ids,
-                extra_keys=request.extra_keys,
-                session_id=request.session_id,
-                max_new_tokens=request.sampling.max_tokens or 0,
-            ),
-            exclude=exclude,
-        )
+        return self._relay.router.route(route_request(self._request), exclude=exclude)
 
     async def _next(self, answer: Answer, decision: Decision, taken: bool) -> list[TokenChunk]:
         """The next item of the replica's stream; what goes wrong is raised as one of the errors of `EngineCall`."""

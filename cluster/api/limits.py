@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+KEEP_ALIVE_SECONDS = 90
+"""How long an idle connection lasts: longer than the pools of common clients and than HAProxy keep one (56)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiLimits:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-KEEP_ALIVE_SECONDS = 90
-"""Longer than HAProxy keeps an idle connection to a server, so that it never sends into one that is being closed."""
+from cluster.api.limits import KEEP_ALIVE_SECONDS
 
 
 class HttpListener:

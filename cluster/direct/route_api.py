@@ -21,8 +21,9 @@ from cluster.direct.direct_replica import PROBE_PATH
 from cluster.direct.open_routes import OpenRoutes
 from cluster.direct.replica_addresses import ReplicaAddresses
 from cluster.direct.ticket import TicketOffice
+from cluster.route_requests import route_request
 from replica.messages import GenerateRequest
-from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest
+from router.prefix_router import NoReplicas, PrefixRouter
 
 ROUTE_SUFFIX = "/route"
 
@@ -100,14 +101,7 @@ class RouteApi:
                 places.enter_context(self._tenant_limits.admitted(context.tenant))
             try:
                 decision = self._router.route(
-                    RouteRequest(
-                        request_id=first.request_id,
-                        token_ids=first.token_ids,
-                        extra_keys=first.extra_keys,
-                        session_id=first.session_id,
-                        max_new_tokens=first.sampling.max_tokens or 0,
-                    ),
-                    exclude=self._running_replicas() - self._addresses.known,
+                    route_request(first), exclude=self._running_replicas() - self._addresses.known
                 )
             except NoReplicas as error:
                 raise _nobody() from error

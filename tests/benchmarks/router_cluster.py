@@ -10,11 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
 from cluster.child_processes import adopt_orphans, end_all_children
 from cluster.config import ServeConfig
 from cluster.embedded_redis import EmbeddedRedis
-from cluster.ray_runtime import KEEP_ALIVE_SECONDS, put_into_environment, ray_environment, start_ray, stop_serve
+from cluster.ray_runtime import put_into_environment, ray_environment, start_ray, stop_serve
 
 NUM_REPLICAS = 4
 REAL, PACED = "real", "paced"

@@ -13,10 +13,11 @@ import httpx
 import psutil
 import yaml
 
+from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.app import REPLICA_DEPLOYMENT
 from cluster.config import ServeConfig
 from cluster.free_ports import FreePorts
-from cluster.ray_runtime import KEEP_ALIVE_SECONDS, ray_environment
+from cluster.ray_runtime import ray_environment
 from tests.e2e.cluster_client import wait_until
 
 _BIN = Path(sys.executable).parent
