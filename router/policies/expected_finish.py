@@ -22,7 +22,7 @@ class Speeds(NamedTuple):
     prefill_rates: tokens per second of each replica; usual_rate is the middle one. decode_step, decode_slope: seconds
     of a usual decode step, and what one more request adds to it. answer_tokens: of a usual answer. num_in_flight,
     queued_tokens: on a usual replica. num_delayed: whom uncached work delays there, weighted. idle_share: of the
-    replicas, those that have nothing to do.
+    replicas, those that have nothing to do. decode_tokens: how far to look ahead.
     """
 
     prefill_rates: Mapping[str, float]
@@ -34,6 +34,7 @@ class Speeds(NamedTuple):
     queued_tokens: float
     num_delayed: float
     idle_share: float
+    decode_tokens: float
 
 
 class ExpectedFinishPolicy(Policy):
@@ -55,7 +56,8 @@ class ExpectedFinishPolicy(Policy):
     `decode` counts who runs and who waits, for they will run beside this request; of those at most as many as run, for
     siblings that wait for a cold prefix are not a reason to leave it. It looks ahead over the answer, but no further
     than `decode_tokens`: a replica that decodes more than others gets less from the decisions that follow, and what
-    long answers would cost beyond that must not tear talks from their pages.
+    long answers would cost beyond that must not tear talks from their pages. A prompt of which no replica holds
+    anything has none: there it looks `decode_tokens_cold` ahead.
 
     Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
     any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
@@ -86,6 +88,7 @@ class ExpectedFinishPolicy(Policy):
             "recent_cap": 4.0,  # prompts
             "new_tokens": 32.0,  # of an answer, before the first answers have ended
             "decode_tokens": 32.0,  # a difference in decoding lasts so long, later decisions even it out
+            "decode_tokens_cold": 64.0,  # where nobody holds any of the prompt, no pages speak against it
             "batch_base": 4.0,  # a decode step of one request costs as much as so many more requests add
             "rate_trust": 0.75,  # how much of a rate's distance from the usual one is the replica; the rest is noise
             "margin": 0.05,  # scores closer than this share of the best one's first token are equal
@@ -117,7 +120,6 @@ class ExpectedFinishPolicy(Policy):
         weights, rate, running = self.weights, speeds.prefill_rates[replica.replica_id], replica.num_running
         new_tokens = max(0, request.num_tokens - replica.hit_tokens)
         delayed = weights["work"] + _busy(replica, speeds) * speeds.num_delayed
-        decode_tokens = min(weights["decode_tokens"], speeds.answer_tokens)
         decoding = running + min(running, replica.num_waiting)
         memory = recent = 0.0
         if running and replica.num_blocks:
@@ -129,7 +131,7 @@ class ExpectedFinishPolicy(Policy):
             replica.queued_prefill_tokens / rate,
             new_tokens / rate,
             new_tokens / speeds.usual_rate * delayed,
-            weights["decode"] * 2.0 * decode_tokens * decoding * speeds.decode_slope,
+            weights["decode"] * 2.0 * speeds.decode_tokens * decoding * speeds.decode_slope,
             memory,
             recent,
         )
@@ -157,16 +159,19 @@ class ExpectedFinishPolicy(Policy):
                 answers.append(replica.answer_seconds)
         step = median(steps) if steps else DEFAULT_DECODE_STEP_SECONDS
         answer_tokens = max(1.0, sum(answers) / len(answers) / step) if answers else self.weights["new_tokens"]
+        answer_tokens = min(request.max_new_tokens, answer_tokens)
+        horizon = self.weights["decode_tokens" if any(r.hit_tokens for r in replicas) else "decode_tokens_cold"]
         return Speeds(
             prefill_rates=rates,
             usual_rate=middle,
             decode_step=step,
             decode_slope=median(slopes) if slopes else min(steps, default=step) / (1 + base),
-            answer_tokens=min(request.max_new_tokens, answer_tokens),
+            answer_tokens=answer_tokens,
             num_in_flight=(num_running + num_waiting) / len(replicas),
             queued_tokens=queued_tokens / len(replicas),
             num_delayed=(self.weights["stall"] * num_running + self.weights["behind"] * num_waiting) / len(replicas),
             idle_share=num_idle / len(replicas),
+            decode_tokens=min(horizon, answer_tokens),
         )
 
 

@@ -20,6 +20,7 @@ from rich.table import Table
 from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel
 from router.policies.registry import DEFAULT_POLICY
 from tests.benchmarks import router_matrix, router_micro, router_peers
+from tests.benchmarks.router_works import WORKS
 
 OUT = Path(__file__).parent / "out" / "router.json"
 Verdict = tuple[str, bool, str]
@@ -107,7 +108,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--trace-folder", type=Path, help="full traces; files that begin with a trace's name are taken")
     parser.add_argument("--cost-model", type=Path, help="JSON of `warmlane lab fit`")
     parser.add_argument(
-        "--peer-works", default="hits,hits_evicting,ttft", help="works of the part peers (default: %(default)s)"
+        "--peer-works", default=",".join(work.name for work in WORKS), help="works of the part peers (default: all)"
     )
     parser.add_argument("--peer-rounds", type=int, default=5)
     parser.add_argument("--add-rounds", action="store_true", help="to those of an earlier run of the part peers")

@@ -20,10 +20,11 @@ _WORDS = tuple(_TEXT.split())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerWork:
-    """groups x users conversations of so many turns, `concurrency` of them at once (closed loop); lengths in words.
+    """groups x users conversations of so many turns, `concurrency` of them at once (closed loop).
 
-    engine: which replicas, see `router_cluster`. num_blocks: KV blocks of each. Histories hold recorded answers, so
-    every side is sent the same.
+    system_words: fewest and most of a group's system prompt; question_words: of a question. engine: which replicas,
+    see `router_cluster`. num_blocks: KV blocks of each. Histories hold recorded answers, so every side is sent the
+    same.
     """
 
     name: str
@@ -32,8 +33,8 @@ class PeerWork:
     users: int
     turns: int
     concurrency: int
-    system_words: int
-    question_words: int
+    system_words: tuple[int, int]
+    question_words: tuple[int, int]
     answer_words: int
     new_tokens: int
     num_blocks: int
@@ -41,7 +42,7 @@ class PeerWork:
     def conversations(self, seed: int) -> list[Conversation]:
         """In an order that mixes the groups; the same for the same seed."""
         rng = Random(f"{self.name} {seed}")
-        prompts = [self._text(rng, self.system_words) for _ in range(self.groups)]
+        prompts = [self._text(rng, rng.randint(*self.system_words)) for _ in range(self.groups)]
         talks = [self._talk(rng, group, prompts[group]) for group in range(self.groups) for _ in range(self.users)]
         rng.shuffle(talks)
         return talks
@@ -51,9 +52,8 @@ class PeerWork:
         return self.groups * self.users * self.turns
 
     def _talk(self, rng: Random, group: int, system_prompt: str) -> Conversation:
-        mean = self.question_words
         exchanges = tuple(
-            Exchange(self._text(rng, rng.randint(mean // 2, mean + mean // 2)), self._text(rng, self.answer_words))
+            Exchange(self._text(rng, rng.randint(*self.question_words)), self._text(rng, self.answer_words))
             for _ in range(self.turns)
         )
         return Conversation(f"{group}-{rng.random()}", str(group), system_prompt, exchanges)
@@ -66,17 +66,23 @@ class PeerWork:
 WORKS = (
     PeerWork(
         name="hits", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100,
-        system_words=256, question_words=24, answer_words=16, new_tokens=4,
+        system_words=(256, 256), question_words=(12, 36), answer_words=16, new_tokens=4,
+    ),
+    # Applications with short and with long system prompts, short and long questions: often less than half of a first
+    # request is shared. The other routers take such a match for none by default.
+    PeerWork(
+        name="hits_mixed", engine=REAL, groups=8, users=4, turns=3, concurrency=8, num_blocks=1100,
+        system_words=(32, 256), question_words=(16, 128), answer_words=16, new_tokens=4,
     ),
     # Four of the longest requests fit into a replica, about half of all unique blocks into the fleet, so that what is
     # cached is thrown out again. A conversation is played to its end at once, so little of that would have been hit.
     PeerWork(
         name="hits_evicting", engine=REAL, groups=12, users=4, turns=3, concurrency=8, num_blocks=80,
-        system_words=128, question_words=24, answer_words=16, new_tokens=4,
+        system_words=(128, 128), question_words=(12, 36), answer_words=16, new_tokens=4,
     ),
     # The pool is what 24 GB hold beside the weights of the model of the cost model.
     PeerWork(
         name="ttft", engine=PACED, groups=12, users=10, turns=4, concurrency=16, num_blocks=3000,
-        system_words=1024, question_words=64, answer_words=32, new_tokens=16,
+        system_words=(1024, 1024), question_words=(32, 96), answer_words=32, new_tokens=16,
     ),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """What holds for every policy, and what each baseline does."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,20 @@ def test_expected_finish_learns_how_long_answers_are_and_waits_for_memory() -> N
     missing = 80 + 40 + 2 * answer_tokens / 2 / 16 + (1000 + answer_tokens) / 16 - 100
     assert scores["full"] == pytest.approx(first_token_and_delay + 3 * decode_for_one + missing / 80 * 1.2)
     assert scores["roomy"] == pytest.approx(first_token_and_delay + 2 * decode_for_one)
+
+
+def test_expected_finish_looks_further_ahead_where_nobody_holds_anything() -> None:
+    """It may then balance long answers without tearing a talk from its pages."""
+    known = {"decode_step_seconds": 0.06, "answer_seconds": 0.06 * 200, "num_running": 2}
+    shape = replace(SHAPE, max_new_tokens=500)
+
+    def decode(*hits: int) -> float:
+        views = [ReplicaView(f"replica-{n}", hit_tokens=hit, **known) for n, hit in enumerate(hits)]
+        return make_policy("expected_finish").score_parts(shape, views)["replica-0"]["decode"]
+
+    for_one_token = 0.3 * 2 * 2 * 0.06 / (2 + 4)
+    assert decode(0, 16) == pytest.approx(32 * for_one_token)
+    assert decode(0, 0) == pytest.approx(64 * for_one_token)
 
 
 def test_expected_finish_does_not_believe_one_odd_measurement() -> None:
