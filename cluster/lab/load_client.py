@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import httpx
 
@@ -30,11 +31,14 @@ class RequestRecord:
 
 
 class LoadClient:
-    """max_tokens, temperature and seed are the same for every request, so that two runs do the same work."""
+    """max_tokens, temperature and seed are the same for every request, so that two runs do the same work.
+
+    base_url: of the server, or of several that take the requests in turn.
+    """
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         model: str,
         *,
         max_tokens: int,
@@ -47,7 +51,8 @@ class LoadClient:
         self._seed = seed
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-        self._http = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=timeout_seconds, limits=limits)
+        self._base_urls = cycle([base_url] if isinstance(base_url, str) else base_url)
+        self._http = httpx.AsyncClient(headers=headers, timeout=timeout_seconds, limits=limits)
 
     async def __aenter__(self) -> "LoadClient":
         return self
@@ -68,7 +73,7 @@ class LoadClient:
         }
         reader = _StreamReader()
         try:
-            async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+            async with self._http.stream("POST", f"{next(self._base_urls)}/v1/chat/completions", json=body) as response:
                 if response.status_code != 200:
                     text = (await response.aread()).decode(errors="replace")
                     return reader.record(error=f"HTTP {response.status_code}: {text[:200]}")

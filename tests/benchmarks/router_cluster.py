@@ -21,11 +21,14 @@ NUM_REPLICAS = 4
 REAL, PACED = "real", "paced"
 
 
-def run(model_dir: Path, port: int, engine: str, num_blocks: int, transport: str, api_key: str) -> None:
+def run(
+    model_dir: Path, port: int, engine: str, num_blocks: int, transport: str, num_ingress: int, api_key: str
+) -> None:
     with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as folder, EmbeddedRedis(Path(folder)) as redis:
         config = ServeConfig(
             port=port,
             replicas=NUM_REPLICAS,
+            num_ingress=num_ingress,
             threads_per_replica=1,
             num_blocks=num_blocks,
             transport=transport,
@@ -65,6 +68,7 @@ if __name__ == "__main__":
         sys.argv[3],
         int(sys.argv[4]),
         sys.argv[5],
+        int(sys.argv[6]),
         os.environ.pop("REPLICA_API_KEY"),
     )
     os._exit(0)

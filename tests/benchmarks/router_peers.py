@@ -47,7 +47,7 @@ def run_peers(
         if row["transport"] != transport:
             raise ValueError(f"the rounds so far are of transport {row['transport']!r}, got {transport!r}")
         tokenizer = ChatTokenizer(str(model_dir))
-        with PeerCluster(model_dir, work.engine, work.num_blocks, transport) as cluster:
+        with PeerCluster(model_dir, work.engine, work.num_blocks, transport, work.routers) as cluster:
             for number in range(len(row["rounds"]), len(row["rounds"]) + rounds):
                 most = asyncio.run(most_hit_tokens(work.conversations(number), tokenizer))
                 _round(cluster, work, number, row, console)
@@ -77,7 +77,9 @@ def _round(cluster: PeerCluster, work: PeerWork, number: int, row: Row, console:
     for name in (*sides[first:], *sides[:first]):
         with ExitStack() as stack:
             try:
-                side = stack.enter_context(nullcontext(cluster.side()) if name == OURS else peer_side(name, cluster))
+                side = stack.enter_context(
+                    nullcontext(cluster.side()) if name == OURS else peer_side(name, cluster, work.routers)
+                )
             except PeerUnavailable as error:
                 row.setdefault("left_out", {})[name] = str(error)
                 console.print(f"left out: {name}: {error}", style="yellow", markup=False)

@@ -48,7 +48,7 @@ def run_side(side: RouterSide, cluster: PeerCluster, work: PeerWork, seed: int) 
     cluster.empty_caches()
     before, decided = cluster.metrics(), side.decisions()
     cpu, replica_cpu, started = side.cpu_seconds(), cluster.replica_cpu_seconds(), time.monotonic()
-    records = asyncio.run(_play(side.url, cluster.api_key, work, seed))
+    records = asyncio.run(_play(side.urls, cluster.api_key, work, seed))
     wall = time.monotonic() - started
     cpu, replica_cpu = side.cpu_seconds() - cpu, cluster.replica_cpu_seconds() - replica_cpu
     grown = cluster.metrics().since(before)
@@ -80,8 +80,8 @@ def run_side(side: RouterSide, cluster: PeerCluster, work: PeerWork, seed: int) 
     )
 
 
-async def _play(url: str, api_key: str, work: PeerWork, seed: int) -> list[RequestRecord]:
-    async with LoadClient(url, MODEL, max_tokens=work.new_tokens, api_key=api_key) as client:
+async def _play(urls: Sequence[str], api_key: str, work: PeerWork, seed: int) -> list[RequestRecord]:
+    async with LoadClient(urls, MODEL, max_tokens=work.new_tokens, api_key=api_key) as client:
         return await client.play(work.conversations(seed), concurrency=work.concurrency, on_record=lambda record: None)
 
 

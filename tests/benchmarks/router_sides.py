@@ -6,8 +6,9 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,11 +39,11 @@ _ports = FreePorts()
 
 @dataclass(frozen=True, slots=True)
 class RouterSide:
-    """url: where the load goes. metrics_url: the router's own page. processes: those that only route."""
+    """urls: where the load goes, in turn. metrics_urls: the routers' own pages. processes: those that only route."""
 
     name: str
-    url: str
-    metrics_url: str
+    urls: Sequence[str]
+    metrics_urls: Sequence[str]
     processes: Callable[[], list[psutil.Process]]
 
     def cpu_seconds(self) -> float:
@@ -50,22 +51,26 @@ class RouterSide:
 
     def decisions(self) -> Mapping[str, float]:
         """How many requests the router says it decided, and how, since it started."""
-        page = MetricsSnapshot(httpx.get(self.metrics_url, timeout=10.0).text)
-        found: dict[str, float] = {}
-        for counter, label in _DECISIONS[self.name]:
-            found |= page.by_label(counter, label)
+        found: Counter[str] = Counter()
+        for url in self.metrics_urls:
+            page = MetricsSnapshot(httpx.get(url, timeout=10.0).text)
+            for counter, label in _DECISIONS[self.name]:
+                found.update(page.by_label(counter, label))
         return {name: count for name, count in found.items() if count}
 
 
 class PeerCluster:
     """Our cluster as a child process; its own routing is the first side. See `router_cluster`."""
 
-    def __init__(self, model_dir: Path, engine: str, num_blocks: int, transport: str):
+    def __init__(self, model_dir: Path, engine: str, num_blocks: int, transport: str, num_ingress: int):
         self.api_key = secrets.token_hex(16)
         self._port = _ports()
         self._log = (OUT / f"router_cluster-{engine}.log").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _CLUSTER, str(model_dir), str(self._port), engine, str(num_blocks), transport],
+            [
+                sys.executable, "-m", _CLUSTER,
+                str(model_dir), str(self._port), engine, str(num_blocks), transport, str(num_ingress),
+            ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
             env={**os.environ, "REPLICA_API_KEY": self.api_key},
         )  # fmt: skip
@@ -94,7 +99,7 @@ class PeerCluster:
         def routing() -> list[psutil.Process]:
             return [each for each, title in self._titles() if ":Ingress" in title or title.startswith("haproxy")]
 
-        return RouterSide(OURS, self.url, f"{self.url}/metrics", routing)
+        return RouterSide(OURS, [self.url], [f"{self.url}/metrics"], routing)
 
     def replica_cpu_seconds(self) -> float:
         return _cpu_seconds([process for process, title in self._titles() if ":Replica" in title])
@@ -122,23 +127,40 @@ class PeerCluster:
 
 
 @contextmanager
-def peer_side(name: str, cluster: PeerCluster) -> Iterator[RouterSide]:
-    """A fresh process of another router, with its own default thresholds. Raises PeerUnavailable."""
-    port, metrics_port = _ports(), _ports()
+def peer_side(name: str, cluster: PeerCluster, num_routers: int) -> Iterator[RouterSide]:
+    """Fresh processes of another router, with its own default thresholds. Raises PeerUnavailable."""
+    ports, mesh_ports = [_ports() for _ in range(num_routers)], [_ports() for _ in range(num_routers)]
+    metrics_urls, processes = [], []
+    with ExitStack() as stack:
+        for number, port in enumerate(ports):
+            mesh = _mesh(mesh_ports, number) if name == "smg" and num_routers > 1 else []
+            metrics_port = _ports()
+            metrics_urls.append(f"http://127.0.0.1:{metrics_port}/metrics")
+            log = OUT / (f"{name}-{number}.log" if num_routers > 1 else f"{name}.log")
+            processes.append(stack.enter_context(_peer(name, cluster, port, metrics_port, mesh, log)))
+        for url in metrics_urls:
+            _wait(lambda url=url: _knows_all_replicas(url), f"{name} knows all replicas; see its log in {OUT}")
+        yield RouterSide(
+            name,
+            [f"http://127.0.0.1:{port}" for port in ports],
+            metrics_urls,
+            lambda: [each for process in processes for each in (process, *process.children(recursive=True))],
+        )
+
+
+@contextmanager
+def _peer(
+    name: str, cluster: PeerCluster, port: int, metrics_port: int, more: Sequence[str], log_path: Path
+) -> Iterator[psutil.Process]:
     command = [
         str(router_command(name)), *_LAUNCH[name], "--host", "127.0.0.1", "--port", str(port),
         "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port), "--policy", "cache_aware",
-        "--api-key", cluster.api_key, "--worker-urls", *cluster.replica_urls,
+        "--api-key", cluster.api_key, "--worker-urls", *cluster.replica_urls, *more,
     ]  # fmt: skip
-    metrics_url = f"http://127.0.0.1:{metrics_port}/metrics"
-    with (OUT / f"{name}.log").open("wb") as log:
+    with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         try:
-            _wait(lambda: _knows_all_replicas(metrics_url), f"{name} knows all replicas; see {log.name}")
-            root = psutil.Process(process.pid)
-            yield RouterSide(
-                name, f"http://127.0.0.1:{port}", metrics_url, lambda: [root, *root.children(recursive=True)]
-            )
+            yield psutil.Process(process.pid)
         finally:
             process.terminate()
             try:
@@ -146,6 +168,15 @@ def peer_side(name: str, cluster: PeerCluster) -> Iterator[RouterSide]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _mesh(ports: Sequence[int], number: int) -> list[str]:
+    """smg's way to let several routers know what each knows."""
+    others = [f"127.0.0.1:{port}" for port in ports if port != ports[number]]
+    return [
+        "--enable-mesh", "--mesh-server-name", f"router-{number}", "--mesh-host", "127.0.0.1",
+        "--mesh-port", str(ports[number]), "--mesh-peer-urls", *others,
+    ]  # fmt: skip
 
 
 def _knows_all_replicas(metrics_url: str) -> bool:

@@ -23,8 +23,8 @@ class PeerWork:
     """groups x users conversations of so many turns, `concurrency` of them at once (closed loop).
 
     system_words: fewest and most of a group's system prompt; question_words: of a question. engine: which replicas,
-    see `router_cluster`. num_blocks: KV blocks of each. Histories hold recorded answers, so every side is sent the
-    same.
+    see `router_cluster`. num_blocks: KV blocks of each. routers: processes of each side that route, which take the
+    requests in turn. Histories hold recorded answers, so every side is sent the same.
     """
 
     name: str
@@ -38,6 +38,7 @@ class PeerWork:
     answer_words: int
     new_tokens: int
     num_blocks: int
+    routers: int = 1
 
     def conversations(self, seed: int) -> list[Conversation]:
         """In an order that mixes the groups; the same for the same seed."""
@@ -68,11 +69,16 @@ WORKS = (
         name="hits", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100,
         system_words=(256, 256), question_words=(12, 36), answer_words=16, new_tokens=4,
     ),
-    # Applications with short and with long system prompts, short and long questions: often less than half of a first
-    # request is shared. The other routers take such a match for none by default.
+    # As it is run where no router may be missed. Only smg has a way to tell its other routers what it knows; it is on.
     PeerWork(
-        name="hits_mixed", engine=REAL, groups=8, users=4, turns=3, concurrency=8, num_blocks=1100,
-        system_words=(32, 256), question_words=(16, 128), answer_words=16, new_tokens=4,
+        name="hits_two_routers", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100, routers=2,
+        system_words=(256, 256), question_words=(12, 36), answer_words=16, new_tokens=4,
+    ),
+    # Questions about a text that is in the question: what a first request shares is a fifth of it, which the other
+    # routers take for nothing by default.
+    PeerWork(
+        name="hits_documents", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100,
+        system_words=(48, 48), question_words=(150, 250), answer_words=16, new_tokens=4,
     ),
     # Four of the longest requests fit into a replica, about half of all unique blocks into the fleet, so that what is
     # cached is thrown out again. A conversation is played to its end at once, so little of that would have been hit.
