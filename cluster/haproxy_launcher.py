@@ -2,6 +2,7 @@
 
 - It binds HAProxy's metrics and stats ports on all interfaces. Only the API may listen beyond loopback, and it alone,
   while Ray would bind the HTTP ports of the replicas behind it to the same host.
+- Where HAProxy answers itself, it does so in HTML or plain text; the API's clients read JSON (33b).
 - It asks for splicing. If a body came in a packet of its own and the client leaves before the answer begins, HAProxy
   (2.8.25 at least) then spins and never tells the server (24).
 - It knows only the ingresses. With direct streaming requests for text go to the replica that an ingress names
@@ -22,6 +23,8 @@ from pathlib import Path
 
 BINARY_VARIABLE = "HAPROXY_LAUNCHER_BINARY"
 HOST_VARIABLE = "HAPROXY_LAUNCHER_HOST"
+ERRORS_VARIABLE = "HAPROXY_LAUNCHER_ERRORS"
+"""Path of the lines for `defaults` that say what HAProxy answers itself."""
 DIRECT_VARIABLE = "HAPROXY_LAUNCHER_DIRECT"
 """Path of the Lua script; empty or absent without direct streaming."""
 TICKET_HEADER = "x-warmlane-ticket"
@@ -32,6 +35,8 @@ MAX_DIRECT_BODY_BYTES = BUFFER_BYTES * 3 // 4
 _PR_SET_PDEATHSIG = 1
 _BIND = re.compile(r"^(\s*bind\s+)\S*:(\d+)", re.MULTILINE)
 _SPLICE = re.compile(r"^\s*option splice-\w+\n", re.MULTILINE)
+_ERROR_FILE = re.compile(r"^\s*errorfile .*\n", re.MULTILINE)
+_NO_APPLICATION = re.compile(r"^(backend default_backend\n\s*)http-request return status 404 .*$", re.MULTILINE)
 _STATS_SOCKET_MODE = re.compile(r"(stats socket \S+ mode )666")
 _FRONTEND = "frontend http_frontend"
 _USED_BACKEND = re.compile(r"^\s*use_backend (\S+) if is_\1\s*$", re.MULTILINE)
@@ -51,6 +56,17 @@ def amend(configuration: str, host: str) -> str:
         for section in _sections(_SPLICE.sub("", configuration))
     )
     return _STATS_SOCKET_MODE.sub(r"\g<1>600", "".join(bound))
+
+
+def amend_errors(configuration: str, rules: str) -> str:
+    """What HAProxy answers itself. Where Ray has told it of no application yet, that is a 503 and not a 404."""
+    configuration = _NO_APPLICATION.sub(r"\1http-request deny deny_status 503", configuration)
+    return "".join(
+        _ERROR_FILE.sub("", section.replace(rules, "")).rstrip("\n") + "\n" + rules
+        if section.startswith("defaults")
+        else section
+        for section in _sections(configuration)
+    )
 
 
 def ingress_servers(configuration: str) -> Servers:
@@ -131,6 +147,7 @@ def _sections(configuration: str) -> list[str]:
 
 def _amend_files(path: Path, environment: Mapping[str, str]) -> None:
     configuration = amend(path.read_text(), environment[HOST_VARIABLE])
+    configuration = amend_errors(configuration, Path(environment[ERRORS_VARIABLE]).read_text())
     script = environment.get(DIRECT_VARIABLE)
     if script:
         lua_path = path.with_name("direct_route.lua")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cluster import haproxy_launcher
 from cluster.free_ports import FreePorts
+from cluster.haproxy_errors import error_rules
 
 _NUM_INGRESS_PORTS = 200
 """For the ingresses of one cluster on this machine, and those that were killed: a port rests for a minute."""
@@ -33,6 +34,8 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, 
     API's come, so that two clusters on one machine do not meet. direct: whether replicas answer past the ingresses.
     """
     launcher = folder / "haproxy"
+    errors = folder / "errors.cfg"
+    errors.write_text(error_rules())
     ingress_ports = ports.span(_NUM_INGRESS_PORTS)
     # -I -S: neither the user's site packages nor PYTHON* variables can get between Ray and HAProxy.
     launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{haproxy_launcher.__file__}" "$@"\n')
@@ -40,6 +43,7 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, 
     return {
         haproxy_launcher.BINARY_VARIABLE: binary,
         haproxy_launcher.HOST_VARIABLE: host,
+        haproxy_launcher.ERRORS_VARIABLE: str(errors),
         haproxy_launcher.DIRECT_VARIABLE: str(_DIRECT_SCRIPT) if direct else "",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,14 @@ from cluster.lab.trace_files import BUNDLED, SYNTHETIC, load_trace
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
 from replica.engine_config import EngineConfig
 from router.policies.registry import POLICIES, make_policy
+
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "replicas": (1, 1024), "load": (0.001, 1000), "rate": (1e-6, 1e6), "concurrency": (1, 1e6),
+    "think_seconds": (0, 1e6), "requests": (1, 1e9), "cache_share": (0, 1e6), "block_size": (1, 1024),
+    "mooncake_block": (1, 512), "routers": (1, 1024), "index_delay": (0, 1e6), "event_loss": (0, 0.999),
+    "step_noise": (0, 10), "slow_replicas": (0, 1024),
+}  # fmt: skip
+"""Least and most of each number of `compare`. Written so that NaN is within none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     console = Console()
+    _check_numbers(args)
     policies, weights = _policies(args)
     seeds = _seeds(args.seeds)
     for path in (args.json, args.html):
@@ -101,6 +111,16 @@ def _compare(args: argparse.Namespace) -> int:
 
         args.html.write_text(comparison_page([comparison]), encoding="utf-8")
     return 0
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    """Raises ValueError that names the flag, before a trace is read."""
+    for name, (low, high) in _BOUNDS.items():
+        value = getattr(args, name)
+        if value is not None and not low <= value <= high:
+            raise ValueError(
+                f"--{name.replace('_', '-')} must be between {low:,.10g} and {high:,.10g}, got {value:,.10g}"
+            )
 
 
 def _policies(args: argparse.Namespace) -> tuple[list[str], dict[str, dict[str, float]]]:

@@ -13,14 +13,14 @@ class CalledFunction(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     name: str
-    arguments: str | dict[str, Any] = "{}"
+    arguments: str | dict[str, Any]
 
 
 class CalledTool(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    id: str | None = None
-    type: Literal["function"] = "function"
+    id: str
+    type: Literal["function"]
     function: CalledFunction
 
     def for_template(self) -> dict[str, Any]:
@@ -30,5 +30,4 @@ class CalledTool(BaseModel):
             with contextlib.suppress(ValueError, RecursionError):
                 arguments = json.loads(arguments)
         function = {"name": self.function.name, "arguments": arguments}
-        call: dict[str, Any] = {"type": self.type, "function": function}
-        return call if self.id is None else {"id": self.id, **call}
+        return {"id": self.id, "type": self.type, "function": function}

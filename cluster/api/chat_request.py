@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from cluster.api.answer_grammar import json_grammar, tool_grammar
 from cluster.api.called_tools import CalledTool
 from cluster.api.response_format import ResponseFormat
-from cluster.api.sampling_fields import SamplingFields, invalid
+from cluster.api.sampling_fields import SamplingFields, invalid, missing
 from cluster.api.tools import MAX_TOOLS, Function, Tool, ToolChoice, check_tools, read_tool_choice
 from replica.sampling_params import MAX_TOP_LOGPROBS
 
@@ -32,6 +32,9 @@ def _part_text(index: int, part: Any) -> str:
     return text
 
 
+_ROLE_THAT_NEEDS = {"name": "function", "tool_call_id": "tool"}
+
+
 class ChatMessage(BaseModel):
     """One message; content is text only. `name` and `tool_calls` reach the template, which may or may not use them."""
 
@@ -39,15 +42,22 @@ class ChatMessage(BaseModel):
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Annotated[Any, BeforeValidator(_joined_text), Field(validate_default=True)] = None
-    name: str | None = None
+    name: Annotated[str | None, Field(validate_default=True)] = None
     tool_calls: list[CalledTool] | None = None
-    tool_call_id: str | None = None
+    tool_call_id: Annotated[str | None, Field(validate_default=True)] = None
 
     @field_validator("content")
     @classmethod
     def _only_the_assistant_may_say_nothing(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is None and info.data.get("role") != "assistant":
             raise invalid("content must be a string or a list of text parts; only the assistant's may be null")
+        return value
+
+    @field_validator("name", "tool_call_id")
+    @classmethod
+    def _what_a_role_needs(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None and info.data.get("role") == _ROLE_THAT_NEEDS[info.field_name or ""]:
+            raise missing()
         return value
 
     def for_template(self) -> dict[str, Any]:
@@ -140,6 +150,10 @@ class ChatCompletionRequest(SamplingFields):
     @property
     def num_top_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def prompt_field(self) -> str:
+        return "messages"
 
     @property
     def answer_limit(self) -> int | None:

@@ -40,6 +40,10 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
 
     @property
+    def prompt_field(self) -> str:
+        return "prompt"
+
+    @property
     def answer_limit(self) -> int:
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 

@@ -119,7 +119,9 @@ class GenerationApi:
         """
         requests: list[GenerateRequest] = []
         for token_ids in prompts:
-            max_tokens = self._reader.answer_tokens(len(token_ids), body.answer_limit, body.answer_limit_field)
+            max_tokens = self._reader.answer_tokens(
+                len(token_ids), body.answer_limit, body.answer_limit_field, body.prompt_field
+            )
             if (body.min_tokens or 0) > max_tokens:
                 raise bad_request(f"min_tokens must not exceed the limit of {max_tokens} tokens", "min_tokens")
             for choice in range(body.num_choices):

@@ -71,7 +71,10 @@ def build_http_app(
     def add(
         method: str, path: str, handler: Handler, body: type[BaseModel] | None = None, report: Report = _no_report
     ) -> None:
-        app.add_api_route(path, _guarded(handler, report), methods=[method], openapi_extra=operation(path, body))
+        endpoint = _guarded(handler, report)
+        app.add_api_route(path, endpoint, methods=[method], openapi_extra=operation(path, body))
+        if method == "GET":  # the server leaves out the body
+            app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
 
     add("POST", "/v1/chat/completions", generation.chat_completions, ChatCompletionRequest, on_failure)
     add("POST", "/v1/completions", generation.completions, CompletionRequest, on_failure)

@@ -33,7 +33,9 @@ _ERRORS = {
     "429": "too many requests: of this key, or waiting in every replica; see Retry-After",
     "431": "a header is too large",
     "500": "the server failed",
-    "503": "no replica is there; see Retry-After",
+    "502": "the ingress ended before it answered",
+    "503": "no replica or ingress is there; see Retry-After",
+    "504": "the ingress did not answer in time",
 }
 _ANSWERS: Mapping[str, type[BaseModel]] = {
     "/v1/chat/completions": ChatCompletion,

@@ -79,10 +79,10 @@ class PromptReader:
         return self.checked(ids, "prompt")
 
     def checked(self, ids: list[int], param: str) -> list[int]:
-        """Empty prompts (11), unknown ids (19) and prompts without room for one token of answer (14) are refused."""
+        """Empty prompts (11), unknown ids (19) and prompts beyond the window (14) are refused."""
         if not ids:
             raise bad_request(f"Invalid value for {param}: it gives no tokens", param)
-        if len(ids) >= self._max_model_len:
+        if len(ids) > self._max_model_len:
             raise self._too_long(f"{len(ids)}", param)
         self.check_vocabulary(ids, param)
         return ids
@@ -91,28 +91,24 @@ class PromptReader:
         """Takes an unchecked prompt field; ids beyond the window are refused before millions are looked at (57)."""
         lists = prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], list) else [prompt]
         for ids in lists:
-            if isinstance(ids, list) and len(ids) >= self._max_model_len and type(ids[0]) is int:
+            if isinstance(ids, list) and len(ids) > self._max_model_len and type(ids[0]) is int:
                 raise self._too_long(f"{len(ids)}", "prompt")
 
     def refuse_long_answer(self, ids: Any, param: str) -> None:
-        """The same for an unchecked list of ids that may be a prompt with its answer, which may fill the window."""
+        """The same for an unchecked list of ids that may be a prompt with its answer."""
         if isinstance(ids, list) and len(ids) > self._max_model_len:
-            raise context_length_exceeded(
-                f"This model's maximum context length is {self._max_model_len} tokens; "
-                f"what you sent as {param} has {len(ids)} tokens.",
-                param,
-            )
+            raise self._too_long(f"{len(ids)}", param)
 
     def _refuse_long_text(self, text: str, param: str) -> None:
         """A text that cannot fit whatever its tokens are is refused before seconds of tokenising (57)."""
         fewest = self.tokenizer.min_tokens(len(text.encode()))
-        if fewest >= self._max_model_len:
+        if fewest > self._max_model_len:
             raise self._too_long(f"at least {fewest}", param)
 
-    def _too_long(self, count: str, param: str) -> ApiError:
+    def _too_long(self, count: str, param: str, of_these: str = "") -> ApiError:
         return context_length_exceeded(
-            f"This model's maximum context length is {self._max_model_len} tokens, one of them at least for the "
-            f"answer; what you sent as {param} has {count} tokens.",
+            f"This model's maximum context length is {self._max_model_len} tokens{of_these}; "
+            f"what you sent as {param} has {count} tokens.",
             param,
         )
 
@@ -125,16 +121,19 @@ class PromptReader:
             message = f"Invalid value for {param}: token ids must be between 0 and {size - 1}, got {wrong}"
             raise bad_request(message, param)
 
-    def answer_tokens(self, num_prompt_tokens: int, limit: int | None, field: str | None) -> int:
+    def answer_tokens(self, num_prompt_tokens: int, limit: int | None, field: str | None, prompt_field: str) -> int:
         """Upper bound of the answer. field: the one that named `limit`; a limit nobody named is cut to the window.
 
         Raises ApiError 400 when a named limit does not fit behind the prompt, as vLLM does: silently giving less than
-        what was asked for would look like an answer that was cut by mistake.
+        what was asked for would look like an answer that was cut by mistake. Where nobody named one there must be room
+        for one token; a prompt that fills the window is computed with a limit of 0 alone (12).
         """
         room = self._max_model_len - num_prompt_tokens
-        if limit is None or limit <= room:
-            return room if limit is None else limit
-        if field is None:
+        if limit is not None and limit <= room:
+            return limit
+        if limit is None or field is None:
+            if not room:
+                raise self._too_long(f"{num_prompt_tokens}", prompt_field, ", one of them at least for the answer")
             return room
         raise context_length_exceeded(
             f"This model's maximum context length is {self._max_model_len} tokens. However, you requested "

@@ -16,6 +16,11 @@ def invalid(message: str) -> PydanticCustomError:
     return PydanticCustomError("invalid", "{text}", {"text": message})
 
 
+def missing() -> PydanticCustomError:
+    """For a field that only some bodies need."""
+    return PydanticCustomError("missing", "Field required")
+
+
 def _stop_strings(value: Any) -> tuple[str, ...]:
     """One string or a list of them; an empty one would match everything (10)."""
     if value is None:

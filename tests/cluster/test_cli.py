@@ -213,6 +213,7 @@ REFUSED = [
     ["lab", "compare", "--trace", "sgd", "--weights", "lmetric.speed=1"],
     ["lab", "compare", "--trace", "sgd", "--weights", "lmetric.speed=fast"],
     ["lab", "compare", "--trace", "sgd", "--json", "/nonexistent/out.json"],
+    ["lab", "compare", "--trace", "sgd", "--requests", "0"],
     ["policy", "show", "--url", "nonsense"],
     ["key", "no such name"],
 ]
@@ -234,6 +235,33 @@ def test_what_is_cheap_to_check_is_checked_before_anything_heavy_is_imported(tmp
     assert json.loads(done.stdout) == [[1] * len(REFUSED), []]
     assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == ["warmlane"] * len(REFUSED)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "bounds"),
+    [
+        ("requests", ["0", "-1"], "between 1 and 1,000,000,000"),
+        ("replicas", ["0", "-1"], "between 1 and 1,024"),
+        ("routers", ["0", "-1"], "between 1 and 1,024"),
+        ("concurrency", ["0", "-1"], "between 1 and 1,000,000"),
+        ("block-size", ["0", "-1"], "between 1 and 1,024"),
+        ("mooncake-block", ["0", "-1"], "between 1 and 512"),
+        ("slow-replicas", ["-1"], "between 0 and 1,024"),
+        ("load", ["0", "-1", "nan", "inf"], "between 0.001 and 1,000"),
+        ("rate", ["0", "-1", "nan", "inf"], "between 1e-06 and 1,000,000"),
+        ("think-seconds", ["-1", "nan", "inf"], "between 0 and 1,000,000"),
+        ("cache-share", ["-1", "nan", "inf"], "between 0 and 1,000,000"),
+        ("index-delay", ["-1", "nan", "inf"], "between 0 and 1,000,000"),
+        ("event-loss", ["-1", "1", "nan"], "between 0 and 0.999"),
+        ("step-noise", ["-1", "nan", "inf"], "between 0 and 10"),
+    ],
+)
+def test_numbers_of_a_comparison_that_make_no_sense(
+    capsys: pytest.CaptureFixture[str], flag: str, values: list[str], bounds: str
+) -> None:
+    for value in values:
+        assert main(["lab", "compare", "--trace", "sgd", f"--{flag}={value}"]) == 1
+        assert capsys.readouterr().err == f"warmlane: --{flag} must be {bounds}, got {value}\n"
 
 
 def test_a_host_that_is_not_here_is_named() -> None:

@@ -1,13 +1,7 @@
 """HAProxy of one cluster: on loopback, with its own ports, and never longer there than its manager."""
 
-import os
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,7 +9,8 @@ import pytest
 
 from cluster.free_ports import FreePorts
 from cluster.haproxy_launcher import amend
-from cluster.haproxy_transport import find_haproxy, haproxy_environment
+from cluster.haproxy_transport import haproxy_environment
+from tests.cluster.launched_haproxy import HOST, LaunchedHaproxy, listening
 
 CONFIGURATION = """global
     stats socket {folder}/a mode 666 level admin expose-fd listeners
@@ -39,32 +34,6 @@ listen stats
   bind *:{stats}
   stats enable
 """
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="wlc-", dir="/tmp") as path:  # short: sockets end at 97 characters
-        yield Path(path)
-
-
-@pytest.fixture
-def binary() -> str:
-    found = find_haproxy()
-    if found is None:
-        pytest.skip("no haproxy runs here")
-    return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "condition not reached in time"
-        time.sleep(0.02)
-
-
-def listening(pid: int) -> set[tuple[str, int]]:
-    connections = psutil.Process(pid).net_connections("tcp")
-    return {(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN}
 
 
 @pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("::1", "[::1]")])
@@ -93,40 +62,6 @@ def test_all_ports_of_two_clusters_are_their_own(tmp_path: Path) -> None:
     assert len(set(taken)) == len(taken) == 2 * (200 + 4)
 
 
-class Launched:
-    """HAProxy as Ray starts it: by the launcher, from a manager. It forwards to `server`."""
-
-    def __init__(self, folder: Path, binary: str, server: int) -> None:
-        ports = FreePorts()
-        environment = haproxy_environment(binary, "127.0.0.2", folder, ports)
-        self.metrics, self.stats = (int(environment[f"RAY_SERVE_HAPROXY_{name}_PORT"]) for name in ("METRICS", "STATS"))
-        self.port = ports()
-        configuration = folder / "haproxy.cfg"
-        configuration.write_text(
-            CONFIGURATION.format(
-                folder=folder, metrics=self.metrics, stats=self.stats, port=self.port, server=server, host="127.0.0.1"
-            )
-        )
-        code = "import subprocess, sys, time; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); time.sleep(600)"
-        self.command = [environment["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(configuration)]
-        self.manager = subprocess.Popen(
-            [sys.executable, "-c", code, *self.command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=os.environ | environment,
-        )
-        assert self.manager.stdout is not None
-        self.pid = int(self.manager.stdout.readline())
-
-    def kill_manager(self) -> None:
-        self.manager.send_signal(signal.SIGKILL)
-        self.manager.wait()
-        assert self.manager.stdout is not None
-        self.manager.stdout.close()
-        wait_until(lambda: not psutil.pid_exists(self.pid))
-
-
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -135,20 +70,26 @@ def server() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def launched(folder: Path, binary: str, server: socket.socket) -> Iterator[Launched]:
-    haproxy = Launched(folder, binary, server.getsockname()[1])
+def launched(folder: Path, binary: str, server: socket.socket) -> Iterator[LaunchedHaproxy]:
+    def configuration(folder: Path, port: int, metrics: int, stats: int) -> str:
+        values = {"folder": folder, "port": port, "metrics": metrics, "stats": stats, "host": "127.0.0.1"}
+        return CONFIGURATION.format(server=server.getsockname()[1], **values)
+
+    haproxy = LaunchedHaproxy(folder, binary, configuration)
     try:
-        wait_until(lambda: len(listening(haproxy.pid)) == 3)
+        haproxy.wait_listening()
         yield haproxy
     finally:
         haproxy.kill_manager()
 
 
-def test_the_launcher_becomes_haproxy_on_loopback_and_dies_with_its_manager(launched: Launched, binary: str) -> None:
+def test_the_launcher_becomes_haproxy_on_loopback_and_dies_with_its_manager(
+    launched: LaunchedHaproxy, binary: str
+) -> None:
     assert listening(launched.pid) == {
         ("127.0.0.1", launched.metrics),
         ("127.0.0.1", launched.stats),
-        ("127.0.0.2", launched.port),
+        (HOST, launched.port),
     }
     # Ray knows its HAProxy by the path of the configuration in its command line.
     assert psutil.Process(launched.pid).cmdline() == [binary, *launched.command[1:]]
@@ -167,11 +108,11 @@ def heard_of_end(connection: socket.socket) -> bool:
 @pytest.mark.parametrize("body_bytes", [100, 100_000])
 @pytest.mark.parametrize("apart", [False, True], ids=["one packet", "body apart"])
 def test_case_24_the_server_hears_of_a_client_that_left_before_its_answer(
-    launched: Launched, server: socket.socket, body_bytes: int, apart: bool
+    launched: LaunchedHaproxy, server: socket.socket, body_bytes: int, apart: bool
 ) -> None:
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % body_bytes
     body = b"x" * body_bytes
-    with socket.create_connection(("127.0.0.2", launched.port)) as client:
+    with socket.create_connection((HOST, launched.port)) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.sendall(head if apart else head + body)
         with server.accept()[0] as request:

@@ -120,6 +120,14 @@ async def status(operations: Operations, path: str = "/health/ready") -> int:
     return response.status_code
 
 
+async def test_probes_may_ask_with_head(operations: Operations) -> None:
+    for path in ("/health/live", "/health/ready", "/health", "/metrics", "/debug/router"):
+        assert (await operations.client.head(path)).status_code == 200
+    operations.running.clear()
+    response = await operations.client.head("/health/ready")
+    assert (response.status_code, response.content) == (503, b"")
+
+
 async def test_live_does_not_depend_on_replicas(operations: Operations) -> None:
     operations.running.clear()
     assert await status(operations, "/health/live") == 200

@@ -1,14 +1,11 @@
 """The real ingress, router and Ray Serve, over replicas that fail on demand; through Serve's own Python proxy."""
 
 import json
-import os
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,14 +19,7 @@ from tests.cluster.api.sse import events
 from tests.cluster.small_tokenizer import write_small_tokenizer
 
 pytestmark = pytest.mark.e2e
-APP = "ingress-test"
 NUM_REPLICAS = 2
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass
@@ -77,9 +67,9 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_seconds: float =
 
 
 @pytest.fixture(scope="module", params=["handle", "side_channel"])
-def running_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", RAY_worker_niceness="0")
-    import ray
+def running_cluster(
+    request: pytest.FixtureRequest, serve_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     from ray import serve
     from ray.serve.config import RequestRouterConfig
 
@@ -96,30 +86,22 @@ def running_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         policy="round_robin",
         transport=request.param,
     )
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as folder:
-        ray.init(
-            "local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False,
-            _temp_dir=folder, _metrics_export_port=free_port(),
-            runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}},
-        )  # fmt: skip
-        try:
-            options = {"num_cpus": 0.1}
-            replicas = serve.deployment(replica.MisbehavingReplica).options(
-                name="Replica", num_replicas=NUM_REPLICAS, ray_actor_options=options, max_ongoing_requests=100,
-                health_check_period_s=1.0, graceful_shutdown_timeout_s=1.0,
-                request_router_config=RequestRouterConfig(request_router_class="router.ray_adapter:ChosenReplicaRouter"),
-            )  # fmt: skip
-            ingress = serve.deployment(Ingress).options(
-                name="Ingress", ray_actor_options=options, max_ongoing_requests=100, graceful_shutdown_timeout_s=1.0
-            )
-            serve.start(http_options={"host": "127.0.0.1", "port": port})
-            serve.run(ingress.bind(spec, replicas.bind()), name=APP, route_prefix="/")
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-                yield Cluster(str(http.base_url), http, serve.get_deployment_handle("Replica", APP))
-        finally:
-            serve.shutdown()
-            ray.shutdown()
+    app = f"ingress-test-{request.param}"
+    options = {"num_cpus": 0.1}
+    replicas = serve.deployment(replica.MisbehavingReplica).options(
+        name="Replica", num_replicas=NUM_REPLICAS, ray_actor_options=options, max_ongoing_requests=100,
+        health_check_period_s=1.0, graceful_shutdown_timeout_s=1.0,
+        request_router_config=RequestRouterConfig(request_router_class="router.ray_adapter:ChosenReplicaRouter"),
+    )  # fmt: skip
+    ingress = serve.deployment(Ingress).options(
+        name="Ingress", ray_actor_options=options, max_ongoing_requests=100, graceful_shutdown_timeout_s=1.0
+    )
+    serve.run(ingress.bind(spec, replicas.bind()), name=app, route_prefix="/")
+    try:
+        with httpx.Client(base_url=serve_url, timeout=60) as http:
+            yield Cluster(serve_url, http, serve.get_deployment_handle("Replica", app))
+    finally:
+        serve.delete(app)
 
 
 @pytest.fixture
@@ -196,6 +178,16 @@ def test_53_a_full_replica_is_left_and_when_all_are_full_the_client_is_told(clus
         assert response.status_code == 429
         assert response.json()["error"]["code"] == "engine_overloaded"
         assert int(response.headers["retry-after"]) >= 1
+
+
+def test_58_a_replica_that_was_full_takes_requests_again(cluster: Cluster) -> None:
+    full = min(cluster.replica_ids())
+    cluster.arm("full", full)
+    assert {cluster.complete(replica.ANSWER).headers["x-warmlane-replica"] for _ in range(4)}.isdisjoint({full})
+    cluster.arm("")
+    wait_until(
+        lambda: cluster.complete(replica.ANSWER).headers["x-warmlane-replica"] == full, "it takes requests again"
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,11 +1,7 @@
 """The policy of a real Serve application with two ingresses and a Redis, changed while it runs."""
 
-import os
-import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,12 +16,6 @@ from tests.valkey_process import ValkeyProcess, wait_until
 pytestmark = pytest.mark.e2e
 APP = "policy-test"
 START_SECONDS = 90.0
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass
@@ -48,9 +38,7 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", RAY_worker_niceness="0")
-    import ray
+def cluster(serve_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     from ray import serve
     from ray.serve.config import RequestRouterConfig
 
@@ -82,22 +70,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         )  # fmt: skip
         serve.run(ingress.bind(spec, replicas.bind()), name=APP, route_prefix="/")
 
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as folder:
-        ray.init(
-            "local", num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False,
-            _temp_dir=folder, _metrics_export_port=free_port(),
-            runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}},
-        )  # fmt: skip
-        try:
-            serve.start(http_options={"host": "127.0.0.1", "port": port})
-            deploy(2, {"policy": "least_tokens"})
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-                yield Cluster(str(http.base_url), http, deploy)
-        finally:
-            serve.shutdown()
-            ray.shutdown()
-            redis.close()
+    try:
+        deploy(2, {"policy": "least_tokens"})
+        with httpx.Client(base_url=serve_url, timeout=60) as http:
+            yield Cluster(serve_url, http, deploy)
+    finally:
+        serve.delete(APP)
+        redis.close()
 
 
 def answers(cluster: Cluster) -> None:

@@ -1,7 +1,6 @@
 """One real cluster for the whole session: two replicas of the default model behind HAProxy, with its own Redis."""
 
 import random
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from cluster.lab.cluster_process import ClusterProcess
 from cluster.model_store import resolve_model
 from tests.e2e import fatal_request
 from tests.e2e.cluster_client import ClusterClient
+from tests.e2e.running_cluster import run_folder, running_cluster
 
 # Few requests at once, so that a test can fill the engines and see others wait.
 SERVE_ARGUMENTS = ("--replicas", "2", "--num-blocks", "1100", "--max-num-seqs", "4")
@@ -36,32 +36,27 @@ def model_dir() -> Path:
 def cluster_process(
     request: pytest.FixtureRequest, model_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterProcess]:
-    """`warmlane serve` as a user starts it. Fails the session when stopping it leaves a process behind."""
-    output_path = tmp_path_factory.mktemp("cluster") / "serve.log"
-    environment = {**fatal_request.ENVIRONMENT, "WARMLANE_REPLICA_API_KEY": REPLICA_API_KEY}
-    process = ClusterProcess(SERVE_ARGUMENTS, output_path=output_path, env=environment)
-    try:
-        process.start()
-        process.wait_ready(timeout_seconds=240.0)
-        yield process
+    """Fails the session when stopping it leaves a process behind."""
+
+    def keep_logs_of_failures(process: ClusterProcess) -> None:
         if request.session.testsfailed:
             keep_logs(process)
-    finally:
-        left = process.stop()
-    assert left == [], "Ctrl-C left processes behind"
+
+    environment = {**fatal_request.ENVIRONMENT, "WARMLANE_REPLICA_API_KEY": REPLICA_API_KEY}
+    folder = tmp_path_factory.mktemp("cluster")
+    with running_cluster(SERVE_ARGUMENTS, folder, env=environment, before_stop=keep_logs_of_failures) as process:
+        yield process
 
 
 def keep_logs(process: ClusterProcess) -> None:
     """Copies the cluster's logs beside its output, in pytest's temporary folder, before the cluster removes them."""
-    printed = re.search(r"log  (\S+)", process.output_tail())
-    if printed is not None:
-        folder = Path(printed[1]).parent
-        if not folder.exists():  # the last test has stopped the cluster already
-            return
-        target = process.output_path.parent / "logs"
-        shutil.copytree(folder / "ray/session_latest/logs/serve", target, ignore_dangling_symlinks=True)
-        shutil.copy(printed[1], target)
-        print(f"\nthe cluster's logs are in {target}")
+    folder = run_folder(process)
+    if folder is None or not folder.exists():  # the last test has stopped the cluster already
+        return
+    target = process.output_path.parent / "logs"
+    shutil.copytree(folder / "ray/session_latest/logs/serve", target, ignore_dangling_symlinks=True)
+    shutil.copy(folder / "cluster.log", target)
+    print(f"\nthe cluster's logs are in {target}")
 
 
 @pytest.fixture(scope="session")

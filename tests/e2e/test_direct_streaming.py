@@ -14,6 +14,7 @@ import pytest
 
 from cluster.lab.cluster_process import ClusterProcess
 from tests.e2e.cluster_client import BLOCK_SIZE, ClusterClient, cacheable_tokens
+from tests.e2e.running_cluster import running_cluster
 from tests.e2e.test_client_gone import Leaver, leaving
 from tests.e2e.test_replica_death import replica_processes
 
@@ -24,14 +25,8 @@ ARGUMENTS = ("--replicas", "2", "--num-blocks", "1100", "--max-num-seqs", "4", "
 
 @pytest.fixture(scope="module")
 def direct_process(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    process = ClusterProcess(ARGUMENTS, output_path=tmp_path_factory.mktemp("direct") / "serve.log")
-    try:
-        process.start()
-        process.wait_ready(timeout_seconds=240.0)
+    with running_cluster(ARGUMENTS, tmp_path_factory.mktemp("direct")) as process:
         yield process
-    finally:
-        left = process.stop()
-    assert left == [], "Ctrl-C left processes behind"
 
 
 @pytest.fixture(scope="module")

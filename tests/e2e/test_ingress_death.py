@@ -13,6 +13,7 @@ import pytest
 
 from cluster.lab.cluster_process import ClusterProcess
 from tests.e2e.cluster_client import ClusterClient
+from tests.e2e.running_cluster import running_cluster
 
 pytestmark = pytest.mark.long
 
@@ -24,14 +25,8 @@ ANSWER_TOKENS = 400
 def cluster_process(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     """A cluster of its own, with two entrances."""
     arguments = ("--num-ingress", "2", "--replicas", "2", "--num-blocks", "1100", "--max-num-seqs", "4")
-    process = ClusterProcess(arguments, output_path=tmp_path_factory.mktemp("cluster") / "serve.log")
-    try:
-        process.start()
-        process.wait_ready(timeout_seconds=240.0)
+    with running_cluster(arguments, tmp_path_factory.mktemp("cluster")) as process:
         yield process
-    finally:
-        left = process.stop()
-    assert left == [], "Ctrl-C left processes behind"
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from cluster.default_model import DEFAULT_MODEL
 from cluster.paths import cache_root
 from replica.detokenizer import Detokenizer
+from replica.text_stream import TextStream
 from tests.replica.tiny_models import EOS_ID, byte_tokenizer
 
 REPLACEMENT = "\ufffd"
@@ -24,6 +25,10 @@ TEXTS = [
 ]
 """Emoji of four bytes, ZWJ families, variation selectors, combining marks, Thai, white space."""
 
+GRAPHEMES = ["e", "1", "\U0001f3f3", "\U0001f468", "\U0001f308", "\u0915", "\u0937", "\u05d0", " "]
+MARKS = ["\u0301", "\u0323", "\ufe0f", "\ufe0e", "\u200d", "\u20e3", "\u094d", "\u093f", "\U0001f3fd"]
+"""What joins the character before it: accents, variation selectors, ZWJ, keycap, Devanagari signs, skin tone."""
+joined_text = st.lists(st.sampled_from([*GRAPHEMES, *MARKS]), min_size=1, max_size=16).map("".join)
 any_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=REPLACEMENT), max_size=30)
 
 
@@ -54,6 +59,29 @@ def test_06_07_every_code_point_comes_once_and_at_once(text: str) -> None:
         sent += detokenizer.push(byte)
         assert sent == text.encode()[:end].decode(errors="ignore")
     assert sent + detokenizer.flush() == text
+
+
+@given(text=joined_text)
+def test_7_marks_come_each_by_itself_and_at_once(text: str) -> None:
+    """Nothing waits for what may still join it: text is cut between code points, and never held for a grapheme."""
+    detokenizer, sent = Detokenizer(byte_tokenizer(), []), ""
+    for end, byte in enumerate(text.encode(), start=1):
+        sent += detokenizer.push(byte)
+        assert sent == text.encode()[:end].decode(errors="ignore")
+    assert detokenizer.flush() == ""
+
+
+@given(text=joined_text, data=st.data())
+def test_7_a_stop_string_may_be_a_mark_alone(text: str, data: st.DataObject) -> None:
+    stop = data.draw(st.sampled_from(text))
+    stream = TextStream(byte_tokenizer(), [], [stop])
+    sent = ""
+    for byte in text.encode():
+        sent += stream.push(byte)
+        if stream.stopped:
+            break
+    assert stream.stopped
+    assert sent + stream.flush() == text.partition(stop)[0]
 
 
 @given(prompt=any_text, text=any_text)
@@ -151,6 +179,18 @@ def test_06_07_a40_the_default_model_cut_anywhere(smollm2: Tokenizer, text: str)
         complete = smollm2.decode(ids[:cut]).rstrip(REPLACEMENT)
         assert complete + "".join(answer) == text
         assert REPLACEMENT not in "".join(answer)
+
+
+@given(text=joined_text)
+def test_7_the_default_model_sends_each_code_point_once(smollm2: Tokenizer, text: str) -> None:
+    """Streamed equals whole after every token, wherever the tokenizer cuts a grapheme or a character."""
+    ids = smollm2.encode(text).ids
+    detokenizer, sent = Detokenizer(smollm2, []), ""
+    for end, token_id in enumerate(ids, start=1):
+        sent += detokenizer.push(token_id)
+        assert sent == smollm2.decode(ids[:end]).rstrip(REPLACEMENT)
+    assert detokenizer.flush() == ""
+    assert sent == text
 
 
 def test_33_the_default_models_end_is_no_text(smollm2: Tokenizer) -> None:

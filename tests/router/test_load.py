@@ -130,15 +130,15 @@ def test_ends_between_heartbeats_are_seen() -> None:
     assert tracked.load("a", 1.1) == (0, 3, 0)
 
 
-def test_an_older_heartbeat_does_not_replace_a_newer_one() -> None:  # 58
+def test_58_an_older_heartbeat_does_not_replace_a_newer_one() -> None:
     tracker = LoadTracker()
     tracker.on_heartbeat(ReplicaLoad(num_running=1), measured_at=2.0)
     tracker.on_heartbeat(ReplicaLoad(num_running=9), measured_at=1.0)
     assert tracker.view("a", 0, 2.0).num_running == 1
 
 
-def test_an_old_heartbeat_does_not_count() -> None:
-    """A replica that was overloaded when Redis went away is not avoided for ever (58)."""
+def test_58_an_old_heartbeat_does_not_count() -> None:
+    """A replica that was overloaded when Redis went away is not avoided for ever."""
     tracker = LoadTracker()
     tracker.on_heartbeat(ReplicaLoad(num_running=50, num_waiting=50, queued_prefill_tokens=9000), measured_at=0.0)
     assert tracker.view("a", 0, HEARTBEAT_MAX_AGE_SECONDS).num_in_flight == 100

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.api.live_server import MODEL, LiveServer, running_server
+from tests.cluster.api.live_server import MODEL, WINDOW, LiveServer, running_server
 from tests.cluster.api.sse import events
 from tests.cluster.openai_schema import check
 from tests.cluster.small_tokenizer import CONTROL_TOKENS
@@ -123,6 +123,15 @@ def test_12_no_tokens_without_echo_is_an_empty_answer(live: LiveServer) -> None:
     answer = live.complete("hello world", max_tokens=0)
     check("CreateCompletionResponse", answer)
     assert (answer["choices"][0]["text"], answer["usage"]["completion_tokens"]) == ("", 0)
+
+
+def test_12_a_prompt_that_fills_the_window_is_scored(live: LiveServer) -> None:
+    prompt = [300 + position % 50 for position in range(WINDOW)]
+    answer = live.complete(prompt, max_tokens=0, echo=True, logprobs=1)
+    assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (WINDOW, 0)
+    assert len(answer["choices"][0]["logprobs"]["token_logprobs"]) == WINDOW
+    response = live.client.post("/v1/completions", json={"model": MODEL, "prompt": prompt, "max_tokens": 1})
+    assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
 def test_13_logprobs_beside_top_k_are_finite(live: LiveServer) -> None:

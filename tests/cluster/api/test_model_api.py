@@ -15,6 +15,14 @@ async def test_models_have_the_official_form(api: Api) -> None:
     check("Model", (await api.client.get("/v1/models/small")).json())
 
 
+async def test_head_is_get_without_its_body(api: Api) -> None:
+    for path in ("/v1/models", "/v1/models/small", "/v1/models/other"):
+        whole, head = await api.client.get(path), await api.client.head(path)
+        assert (head.status_code, head.content) == (whole.status_code, b"")
+        assert head.headers["content-length"] == whole.headers["content-length"]
+    assert (await api.client.head("/v1/completions")).status_code == 405
+
+
 async def test_an_unknown_model_is_not_found(api: Api) -> None:
     response = await api.client.get("/v1/models/org/other")
     assert response.status_code == 404

@@ -72,17 +72,23 @@ async def test_10_16_18_19_32_values_out_of_bounds_or_of_the_wrong_type(api: Api
         api.failures.clear()
 
 
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
 @pytest.mark.parametrize(
     ("call", "param"),
     [
-        ({}, "function"),
-        ({"function": None}, "function"),
-        ({"id": "1", "type": "function", "function": "x"}, "function"),
-        ({"function": {"arguments": "{}"}}, "function.name"),
-        ({"function": {"name": 3}}, "function.name"),
-        ({"function": {"name": "f", "arguments": 3}}, "function.arguments"),
-        ({"id": 1, "function": {"name": "f"}}, "id"),
-        ({"type": "custom", "function": {"name": "f"}}, "type"),
+        ({}, "id"),
+        ({**CALL, "id": 1}, "id"),
+        ({"id": "1", "function": CALL["function"]}, "type"),
+        ({**CALL, "type": "custom"}, "type"),
+        ({"id": "1", "type": "function"}, "function"),
+        ({**CALL, "function": None}, "function"),
+        ({**CALL, "function": "x"}, "function"),
+        ({**CALL, "function": {"arguments": "{}"}}, "function.name"),
+        ({**CALL, "function": {"name": 3, "arguments": "{}"}}, "function.name"),
+        ({**CALL, "function": {"name": "f"}}, "function.arguments"),
+        ({**CALL, "function": {"name": "f", "arguments": 3}}, "function.arguments"),
     ],
 )
 async def test_16_calls_of_earlier_messages_that_are_none(api: Api, call: dict[str, Any], param: str) -> None:
@@ -128,7 +134,10 @@ async def test_19_token_ids_outside_the_vocabulary(api: Api, prompt: Any) -> Non
         ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "messages[1].content"),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[1].content"),
         ({"role": "user", "content": ["text"]}, "messages[1].content"),
-        ({"role": "tool", "content": None}, "messages[1].content"),
+        ({"role": "tool", "content": None, "tool_call_id": "call_1"}, "messages[1].content"),
+        ({"role": "tool", "content": "a"}, "messages[1].tool_call_id"),
+        ({"role": "tool", "content": "a", "tool_call_id": None}, "messages[1].tool_call_id"),
+        ({"role": "function", "content": "a"}, "messages[1].name"),
         ({"role": "robot", "content": "a"}, "messages[1].role"),
         ({"content": "a"}, "messages[1].role"),
         ("hello", "messages[1]"),
@@ -155,14 +164,37 @@ async def test_20_what_the_template_refuses(api: Api) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_14_a_prompt_beyond_the_window(api: Api, stream: bool) -> None:
-    for call, prompt in ((api.chat, "a " * 600), (api.complete, [1] * WINDOW)):
+    for call, prompt in ((api.chat, "a " * 600), (api.complete, [1] * (WINDOW + 1))):
         response = await call(prompt, stream=stream)
         assert response.headers["content-type"] == "application/json"
         error = refused(api, response)
         assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
         assert str(WINDOW) in error["message"]
         api.failures.clear()
-    assert f"has {WINDOW} tokens" in error["message"]
+    assert f"has {WINDOW + 1} tokens" in error["message"]
+
+
+async def test_14_a_prompt_that_fills_the_window_leaves_no_room_for_an_answer(api: Api) -> None:
+    for fields, param in (({"max_tokens": 1}, "max_tokens"), ({}, "prompt"), ({"echo": True}, "prompt")):
+        error = refused(api, await api.complete([1] * WINDOW, **fields))
+        assert (error["param"], error["code"]) == (param, "context_length_exceeded")
+        api.failures.clear()
+    assert (await api.complete([1] * WINDOW, max_tokens=0)).status_code == 200
+    assert (await api.complete([1] * (WINDOW - 1))).status_code == 200
+    assert [request.sampling.max_tokens for request in api.engine.requests] == [0, 1]
+
+
+async def test_14_a_chat_that_fills_the_window(api: Api) -> None:
+    async def num_tokens(num_letters: int) -> int:
+        messages = [{"role": "user", "content": "~" * num_letters}]
+        return int((await api.client.post("/tokenize", json={"messages": messages})).json()["count"])
+
+    num_letters = WINDOW - await num_tokens(0)
+    assert await num_tokens(num_letters) == WINDOW
+    error = refused(api, await api.chat("~" * num_letters))
+    assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
+    assert (await api.chat("~" * (num_letters - 1))).status_code == 200
+    assert api.engine.requests[0].sampling.max_tokens == 1
 
 
 async def test_57_a_hopeless_prompt_is_refused_unread(

@@ -16,6 +16,7 @@ from cluster.readiness import NotReady
 from cluster.tokenization import ChatTokenizer
 from replica.errors import EngineOverloaded
 from tests.cluster.direct.stage import Stage, eventually
+from tests.cluster.openai_schema import check
 from tests.cluster.scripted_engine import fail
 from tests.cluster.small_tokenizer import write_small_tokenizer
 
@@ -143,7 +144,9 @@ async def test_the_port_of_a_replica_takes_nothing_that_no_ingress_sent(stage: S
 
 async def test_clients_reach_no_inner_path_and_bring_no_ticket(stage: Stage) -> None:
     for path in ("/v1/completions/route", "/v1/chat/completions/route", "/health/direct/route"):
-        assert (await stage.client.post(path, json={})).status_code == 404
+        response = await stage.client.post(path, json={})
+        assert response.status_code == 404
+        check("ErrorResponse", response.json())
     forged = {"x-warmlane-ticket": stage.office.issue("direct-1", "a")}
     assert (await stage.client.get("/v1/models", headers=forged)).status_code == 200
     assert (await stage.complete(headers=forged)).status_code == 200
