@@ -198,6 +198,16 @@ def test_53_a_full_replica_is_left_and_when_all_are_full_the_client_is_told(clus
         assert int(response.headers["retry-after"]) >= 1
 
 
+def test_58_a_replica_that_was_full_returns_to_rotation(cluster: Cluster) -> None:
+    """Nothing remembers that it was full: no mark that somebody would have to take away."""
+    full = min(cluster.replica_ids())
+    for mood in ("full", "", "full", ""):
+        cluster.arm(mood, full)
+        answers = [cluster.complete(replica.ANSWER) for _ in range(2 * NUM_REPLICAS)]
+        assert {answer.status_code for answer in answers} == {200}
+        assert (full in {answer.headers["x-warmlane-replica"] for answer in answers}) == (not mood)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_46_a_replica_that_dies_on_arrival_is_replaced_without_an_error(cluster: Cluster, stream: bool) -> None:
     dying = min(cluster.replica_ids())

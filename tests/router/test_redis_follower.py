@@ -11,9 +11,9 @@ from cache.events import BlocksRemoved, BlocksStored, CacheCleared
 from cache.redis_keys import TOMBSTONE
 from router.decision import Outcome
 from router.ladder import Rung
-from router.prefix_router import PrefixRouter, RouteRequest
+from router.prefix_router import RouteRequest
 from tests.router.routers import HASHER, KEYS, request, tokens
-from tests.router.world import World, expect_mirrored, mirrored, value
+from tests.router.world import World, described, expect_mirrored, mirrored, value
 from tests.valkey_process import wait_until
 
 PROMPT = tokens("prompt", 200)
@@ -109,12 +109,6 @@ def test_c25_a_router_expects_the_blocks_that_another_one_sent_for(up: World) ->
         return (decision.replica_id, decision.predicted_hit_tokens) == (sent_to, 192)
 
     wait_until(sibling_goes_there, "the other router knows where the prompt is being computed")
-
-
-def described(router: PrefixRouter) -> dict[str, dict[str, object]]:
-    replicas = router.status()["replicas"]
-    assert isinstance(replicas, dict)
-    return replicas
 
 
 def test_c21_a_gap_loads_the_snapshot_again(up: World) -> None:
