@@ -148,3 +148,18 @@ def test_resyncs_that_bring_nothing_new_become_rare() -> None:
     assert waits[0] == 2 * MIN_RESYNC_SECONDS
     assert waits[-1] == MAX_RESYNC_SECONDS
     assert FollowedStream.from_snapshot(A, seq=5, now=0.0, before=stream).resync_at == MIN_RESYNC_SECONDS
+
+
+def test_a_name_that_is_no_stream_is_looked_for_less_and_less_often() -> None:
+    stream, now, waits = FollowedStream.from_snapshot(A, seq=4, now=0.0), 0.0, []
+    assert stream.readable(now)
+    for _ in range(8):
+        stream.note_unreadable(now)
+        assert not stream.readable(now)
+        waits.append(stream.read_at - now)
+        now = stream.read_at
+        assert stream.readable(now)
+    assert waits[:3] == [MIN_RESYNC_SECONDS, 2 * MIN_RESYNC_SECONDS, 4 * MIN_RESYNC_SECONDS]
+    assert waits[-1] == MAX_RESYNC_SECONDS
+    stream.broken = True
+    assert not stream.readable(now)

@@ -1,4 +1,4 @@
-"""46: the simulated replica does what the engine does, step by step, because it is made of the same parts."""
+"""C46: the simulated replica does what the engine does, step by step, because it is made of the same parts."""
 
 from collections.abc import Sequence
 
