@@ -141,6 +141,7 @@ class RedisFollower:
         if gone_members or gone_routers:
             self._connection.forget(gone_members, gone_routers)
         self._state.tend(self._running_set.replicas, now)
+        self._state.sweep()
         if self._state.last_synced is not None or self._clock() >= self._ready_at or not self._behind(heartbeats):
             self._state.last_synced = self._clock()
 
