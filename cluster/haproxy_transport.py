@@ -64,6 +64,10 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, 
         # A reloaded HAProxy ends its streams itself at the end of this, so it must be longer than any answer takes.
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
         "RAY_SERVE_PORT_QUARANTINE_S": "60",
+        # Three checks in a row must fail before Ray replaces an HAProxy that died: 30 s of refused connections at Ray's
+        # pace. A check that finds no HAProxy fails at once; one that only comes late, on a busy machine, has its time.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "20",
         # How long an ingress that is told to stop waits for HAProxy to drop it; HAProxy hears of it within a second.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     }

@@ -43,10 +43,11 @@ class RedisPublication:
 
     def register(self, snapshot: Snapshot) -> None:
         """Announces the member with its whole key set. The batch `snapshot.seq + 1` is written here, and empty: a
-        router that followed an earlier stretch of the stream sees a hole and loads the snapshot."""
+        router that followed an earlier stretch of the stream sees a hole and loads the snapshot. So what lay there
+        before is not needed any more, and goes, whoever wrote it: entries of other numbers, or no stream at all."""
         keys, member = self._keys, self._member
         pipe = self._redis.pipeline(transaction=True)
-        pipe.delete(keys.snapshot(member))
+        pipe.delete(keys.snapshot(member), keys.stream(member))
         pipe.hset(keys.snapshot(member), mapping=snapshot.to_fields())
         pipe.pexpire(keys.snapshot(member), _HISTORY_MS)
         self._append(pipe, wire.EventBatch(snapshot.seq + 1, ()))

@@ -8,7 +8,7 @@ from itertools import islice
 from cache.block_hasher import BlockKey
 from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 from cache.wire import ReplicaRegistration
-from router.index_mirror import IndexMirror, SlotStats
+from router.index_mirror import TABLES_PER_RANGE, IndexMirror, SlotStats
 from router.known_replica import KnownReplica
 
 KEYS_PER_HOLD = 512
@@ -45,16 +45,30 @@ class FollowedReplicas:
         """
         with self._lock:
             known = self._get(registration.replica_id)
-            if now < known.failed_until:
+            old = known.slot
+            inherits = known.registration in (None, registration)
+            if inherits:
+                self._mirror.name_heir(old, slot)
+        for generation in (0, 1) if inherits else ():
+            self._bequeath(old, generation)
+        with self._lock:
+            # Between the holds it may have failed, been emptied or been forgotten: then `old` is no slot any more.
+            gone = self._replicas.get(registration.replica_id) is not known or known.slot != old
+            if gone or now < known.failed_until:
+                self._mirror.disown(old)
                 self._mirror.drop(slot)
                 return False
-            if known.registration in (None, registration):
-                self._mirror.replace(known.slot, slot)
-            else:
-                self._mirror.enliven(slot)
-                self._mirror.drop(known.slot)
+            self._mirror.enliven(slot)
+            self._mirror.drop(old)
             known.slot, known.registration, known.foreign = slot, registration, False
             return True
+
+    def _bequeath(self, slot: int, generation: int) -> None:
+        with self._lock:
+            keys = self._mirror.predicted_keys(generation)
+        for start in range(0, len(keys), KEYS_PER_HOLD):
+            with self._lock:
+                self._mirror.inherit(slot, keys[start : start + KEYS_PER_HOLD])
 
     def believes(self, replica_id: str, now: float) -> bool:
         """Whether `adopt` would take this replica now."""
@@ -89,10 +103,14 @@ class FollowedReplicas:
                 self._mirror.withdraw(known.slot, keys[start : start + KEYS_PER_HOLD])
         return True
 
-    def published_keys(self) -> list[BlockKey]:
-        """Of all replicas."""
-        with self._lock:
-            return self._mirror.published_keys()
+    def published_keys(self, ranges: Iterable[int]) -> list[BlockKey]:
+        """Of all replicas, in these ranges of the key space."""
+        found = []
+        for number in ranges:
+            for table in range(TABLES_PER_RANGE * number, TABLES_PER_RANGE * (number + 1)):
+                with self._lock:
+                    found += self._mirror.published_keys(table)
+        return found
 
     def clear(self) -> None:
         """All replicas have emptied their caches."""

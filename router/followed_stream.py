@@ -16,6 +16,7 @@ class FollowedStream:
     seq: the last batch that the mirror holds. read_id: the last stream entry that was read, malformed ones included.
     broken: a batch was missing; nothing is applied any more until the next snapshot is loaded.
     resync_at: when a snapshot may be loaded, or a range repaired, again. repaired_at: seq at the last such repair.
+    read_at: when it may be read again, after something else than a stream was found under its name.
     lagging_at: seq at the last poll whose heartbeat was ahead of us; if
     we did not move until the next one, what that heartbeat speaks of is not in the stream any more.
     """
@@ -28,6 +29,8 @@ class FollowedStream:
     broken: bool = False
     lagging_at: int | None = None
     repaired_at: int | None = None
+    read_at: float = float("-inf")
+    unreadable_seconds: float = 0.0
 
     @classmethod
     def from_snapshot(
@@ -39,8 +42,18 @@ class FollowedStream:
             wait = min(MAX_RESYNC_SECONDS, 2 * before.resync_seconds)
         return cls(registration, seq, f"{seq}-0", now + wait, wait)
 
+    def readable(self, now: float) -> bool:
+        """Whether what comes next in the stream is of any use, and may be asked for."""
+        return not self.broken and now >= self.read_at
+
+    def note_unreadable(self, now: float) -> None:
+        """Something else lies under its name. Until that is put right it is looked for less and less often."""
+        self.unreadable_seconds = min(MAX_RESYNC_SECONDS, max(MIN_RESYNC_SECONDS, 2 * self.unreadable_seconds))
+        self.read_at = now + self.unreadable_seconds
+
     def note_repair(self, now: float) -> None:
-        """Ranges were repaired: if the next repair is needed before a batch has come, it waits."""
+        """Ranges were repaired, or could not be, or there was no newer snapshot: if that is needed again before a batch
+        has come, it waits."""
         again = self.repaired_at == self.seq
         self.resync_seconds = min(MAX_RESYNC_SECONDS, 2 * self.resync_seconds) if again else MIN_RESYNC_SECONDS
         self.repaired_at, self.resync_at = self.seq, now + self.resync_seconds

@@ -5,6 +5,13 @@ from dataclasses import dataclass, field
 
 from cache.block_hasher import BlockKey
 from cache.key_set import NUM_RANGES, folded
+from router.mirror_sweep import Masks, MirrorSweep, clear
+
+SWEEP_KEYS = 256
+NUM_TABLES = 256
+"""By a key's first byte, so that a range of the key space is some whole tables."""
+TABLES_PER_RANGE = NUM_TABLES // NUM_RANGES
+_NOTHING: list[Masks] = [{}] * NUM_TABLES
 
 
 @dataclass(slots=True)
@@ -26,11 +33,12 @@ class SlotStats:
 class IndexMirror:
     """Block key -> bitmask of slots. A slot is one incarnation of one replica, or one attempt to load it.
 
-    Three things are tracked: `_holders` (what replicas published), `_predicted` (what was just sent somewhere and is
-    not published yet: C12, 50) and `_live` (slots that count). A dead slot leaves `_live` at once; its bits are swept
-    later, in small steps, and only then is its number used again. Predicted keys live in two generations: both are
-    read, only the younger is written, and turning them drops the older one; so a prediction lives between half of
-    `predicted_seconds` and the whole. Bounded by `max_blocks` and `max_predicted`. Not thread-safe.
+    Three things are tracked: `_holders` (what replicas published, in many tables: no step of a walk over all keys is
+    longer than one table), `_predicted` (what was just sent somewhere and is not published yet:
+    C12, 50) and `_live` (slots that count). A dead slot leaves `_live` at once; its bits are swept later, in small
+    steps, and only then is its number used again. Predicted keys live in two generations: both are read, only the
+    younger is written, and turning them drops the older one; so a prediction lives between half of `predicted_seconds`
+    and the whole. Bounded by `max_blocks` and `max_predicted`. Not thread-safe.
     """
 
     def __init__(
@@ -44,21 +52,23 @@ class IndexMirror:
             raise ValueError(f"predicted_seconds must be above 0, got {predicted_seconds}")
         self.predicted_seconds = predicted_seconds
         self._max_blocks, self._max_predicted = max_blocks, max_predicted
-        self._holders: dict[BlockKey, int] = {}
-        self._predicted: list[dict[BlockKey, int]] = [{}, {}]  # younger, older
+        self._holders: list[Masks] = [{} for _ in range(NUM_TABLES)]
+        self._room = max_blocks  # at least so many keys more
+        self._predicted: list[Masks] = [{}, {}]  # younger, older
+        self._heirs: dict[int, int] = {}  # slot -> bit of the slot that is about to replace it
+        self._discarded: list[Masks] = []
         self._turn_at = 0.0
         self._live = 0
         self._dead = 0
         self._free: list[int] = []
         self._num_slots = 0
         self._stats: dict[int, SlotStats] = {}
-        self._sweep_keys: list[BlockKey] = []
-        self._sweep_mask = 0
+        self._sweep = MirrorSweep()
 
     @property
     def num_blocks(self) -> int:
         """Published keys held, those of dead slots that are not yet swept included."""
-        return len(self._holders)
+        return sum(map(len, self._holders))
 
     @property
     def num_predicted(self) -> int:
@@ -83,64 +93,83 @@ class IndexMirror:
     def drop(self, slot: int) -> None:
         """O(1): the slot's blocks count no more from here on."""
         self._live &= ~(1 << slot)
+        self.disown(slot)
         if self._stats.pop(slot, None) is not None:
             self._dead |= 1 << slot
 
-    def replace(self, old: int, new: int) -> None:
-        """The new slot takes over what was predicted for the old one, which is dropped."""
-        old_bit, new_bit = 1 << old, 1 << new
+    def name_heir(self, old: int, new: int) -> None:
+        """From here on predictions for `old` are also made for `new`; the earlier ones are to be inherited."""
+        self._heirs[old] = 1 << new
+
+    def predicted_keys(self, generation: int) -> list[BlockKey]:
+        """Of all slots; generation: 0 (the younger) or 1. Asking for 0, then 1, misses none."""
+        return list(self._predicted[generation])
+
+    def disown(self, old: int) -> None:
+        self._heirs.pop(old, None)
+
+    def inherit(self, old: int, keys: Iterable[BlockKey]) -> None:
+        """What was predicted of these for `old` is predicted for its heir too, if it still has one."""
+        old_bit, new_bit = 1 << old, self._heirs.get(old, 0)
         for generation in self._predicted:
-            for key, mask in generation.items():
+            for key in keys:
+                mask = generation.get(key, 0)
                 if mask & old_bit:
                     generation[key] = mask | new_bit
-        self.enliven(new)
-        self.drop(old)
 
     def store(self, slot: int, keys: Iterable[BlockKey]) -> None:
         bit, stats, holders = 1 << slot, self._stats[slot], self._holders
         sums, number_of, num_new = stats.sums, int.from_bytes, 0
+        room, is_exact = self._room, False
         for key in keys:
-            mask = holders.get(key, 0)
+            masks = holders[key[0]]
+            mask = masks.get(key, 0)
             if mask & bit:
                 continue
-            if not mask and len(holders) >= self._max_blocks:
-                stats.num_refused += 1
-                continue
-            holders[key] = mask | bit
+            if not mask:
+                if room <= 0 and not is_exact:
+                    room, is_exact = self._max_blocks - self.num_blocks, True
+                if room <= 0:
+                    stats.num_refused += 1
+                    continue
+                room -= 1
+            masks[key] = mask | bit
             num_new += 1
             sums[key[0] >> 2] ^= number_of(key, "big")
         stats.num_keys += num_new
+        self._room = room
 
     def remove(self, slot: int, keys: Iterable[BlockKey]) -> None:
         keys = tuple(keys)
         bit = 1 << slot
         for generation in self._predicted:
             for key in keys:
-                _clear(generation, key, bit)
+                clear(generation, key, bit)
         self.withdraw(slot, keys)
 
     def withdraw(self, slot: int, keys: Iterable[BlockKey]) -> None:
         """These were never published, or are gone; what is expected there still is."""
         bit, stats, holders = 1 << slot, self._stats[slot], self._holders
         for key in keys:
-            if _clear(holders, key, bit):
+            if clear(holders[key[0]], key, bit):
                 stats.num_keys -= 1
                 stats.sums[key[0] >> 2] ^= int.from_bytes(key, "big")
 
-    def published_keys(self) -> list[BlockKey]:
-        """Of all slots, as they are now."""
-        return list(self._holders)
+    def published_keys(self, table: int) -> list[BlockKey]:
+        """Of all slots, as they are now, in one table."""
+        return list(self._holders[table])
 
     def predict(self, slot: int, keys: Iterable[BlockKey], now: float) -> list[BlockKey]:
         """The replica of this slot is about to have these blocks. Returns those that nobody knew there."""
         self._turn_generations(now)
         bit, holders, (young, old) = 1 << slot, self._holders, self._predicted
+        bits = bit | self._heirs.get(slot, 0)
         unknown = []
         for key in keys:
             predicted = young.get(key, 0)
-            if not (predicted | old.get(key, 0) | holders.get(key, 0)) & bit:
+            if not (predicted | old.get(key, 0) | holders[key[0]].get(key, 0)) & bit:
                 unknown.append(key)
-            young[key] = predicted | bit
+            young[key] = predicted | bits
         if len(young) >= self._max_predicted // 2:
             self._turn_at = now
         return unknown
@@ -152,11 +181,13 @@ class IndexMirror:
         """
         self._turn_generations(now)
         young, old = self._predicted
-        holders = self._holders if published else {}
+        holders = self._holders if published else _NOTHING
         depths: dict[int, int] = {}
         mask = self._live
         for depth, key in enumerate(keys):
-            held = mask & (holders.get(key, 0) | young.get(key, 0) | old.get(key, 0))
+            held = mask & holders[key[0]].get(key, 0)
+            if held != mask:  # only then it matters what is expected
+                held |= mask & (young.get(key, 0) | old.get(key, 0))
             if held != mask:
                 if depth:
                     _note(depths, mask ^ held, depth)
@@ -167,41 +198,33 @@ class IndexMirror:
             _note(depths, mask, len(keys))
         return depths
 
-    def sweep(self, max_keys: int = 2000) -> None:
-        """Clears the bits of dead slots from up to `max_keys` entries; when all are done their numbers are free."""
-        if not self._sweep_mask:
+    def sweep(self, max_keys: int = SWEEP_KEYS) -> bool:
+        """Clears the bits of dead slots from up to `max_keys` entries; when all are done their numbers are free.
+        First as many predictions go that are over: to free a large table is work, too. Whether there is more to do."""
+        while max_keys > 0 and self._discarded:
+            for _ in range(min(max_keys, len(self._discarded[-1]))):
+                self._discarded[-1].popitem()
+                max_keys -= 1
+            if not self._discarded[-1]:
+                self._discarded.pop()
+        if not self._sweep.slots:
             if not self._dead:
-                return
-            self._sweep_mask, self._sweep_keys = self._dead, list(self._holders)
-            for generation in self._predicted:
-                for key in list(generation):
-                    _clear(generation, key, self._sweep_mask)
-        for _ in range(min(max_keys, len(self._sweep_keys))):
-            _clear(self._holders, self._sweep_keys.pop(), self._sweep_mask)
-        if not self._sweep_keys:
-            self._free.extend(slot for slot in range(self._num_slots) if self._sweep_mask >> slot & 1)
-            self._dead &= ~self._sweep_mask
-            self._sweep_mask = 0
+                return bool(self._discarded)
+            self._sweep.begin(self._dead, [*self._predicted, *self._holders])
+        freed = self._sweep.step(max_keys)
+        if freed:
+            self._free.extend(slot for slot in range(self._num_slots) if freed >> slot & 1)
+            self._dead &= ~freed
+        return bool(self._dead or self._discarded)
 
     def _turn_generations(self, now: float) -> None:
         if now < self._turn_at:
             return
         late = now >= self._turn_at + self.predicted_seconds / 2  # nobody came by for so long: both are over
-        self._predicted = [{}, {} if late else self._predicted[0]]
+        younger, older = self._predicted
+        self._discarded += [younger, older] if late else [older]
+        self._predicted = [{}, {} if late else younger]
         self._turn_at = now + self.predicted_seconds / 2
-
-
-def _clear(masks: dict[BlockKey, int], key: BlockKey, bits: int) -> bool:
-    """Clears the bits of one entry and drops an empty one. Whether any of them was set."""
-    mask = masks.get(key, 0)
-    if not mask & bits:
-        return False
-    mask &= ~bits
-    if mask:
-        masks[key] = mask
-    else:
-        del masks[key]
-    return True
 
 
 def _note(depths: dict[int, int], slots: int, depth: int) -> None:

@@ -41,9 +41,8 @@ class RangeRepair:
             return None
         between = self._state.stats(registration)
         if between is not None and any(between.digests[number] != truth.digests[number] for number in truth.ranges):
-            # Who holds what is not kept by replica: a walk over the whole mirror, outside the lock.
-            ranges = frozenset(truth.ranges)
-            extra = [k for k in self._state.published_keys() if k[0] >> 2 in ranges and k not in truth]
+            # Who holds what is not kept by replica: a walk over these ranges of all, outside the lock.
+            extra = [key for key in self._state.published_keys(truth.ranges) if key not in truth]
             self._state.withdraw(registration, extra)
         after = self._state.stats(registration)
         if between is None or after is None:

@@ -14,6 +14,8 @@ from cache.wire_format import WireError
 
 SOCKET_TIMEOUT_SECONDS = 0.5
 ENTRIES_PER_READ = 256
+WRONG_TYPE = b""
+"""What is read of a name under which something of another type lies: no codec takes it, so it counts as malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,16 @@ class Renewed:
 
     data: bytes | None
     age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """All members, all other routers, the policy somebody set, and names of ours that had to be removed."""
+
+    members: list[str]
+    routers: list[str]
+    policy: bytes | None
+    removed: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,7 @@ class Look:
 class RedisConnection:
     """Every method raises redis.RedisError or OSError when the server is away, slow or refuses; nothing is retried.
 
+    A name under which something of another type lies costs only what would lie there: it reads as WRONG_TYPE.
     The socket timeout bounds each read and write: a hung server must not hold the follower for long (C27).
     """
 
@@ -53,8 +66,8 @@ class RedisConnection:
     def ping(self) -> None:
         self._redis.ping()
 
-    def announce(self, router_id: str, reservations: bytes) -> tuple[list[str], list[str], bytes | None]:
-        """Leaves this router's reservations; returns all members, all other routers and the policy somebody set."""
+    def announce(self, router_id: str, reservations: bytes) -> Announced:
+        """Leaves this router's reservations. A set of names that is no set is removed: who lives announces itself."""
         keys = self._keys
         pipe = self._redis.pipeline(transaction=False)
         pipe.set(keys.reservations(router_id), reservations, px=int(LEASE_SECONDS * 1000))
@@ -64,8 +77,12 @@ class RedisConnection:
         pipe.smembers(keys.routers)
         pipe.smembers(keys.members)
         pipe.get(keys.policy)
-        *_, routers, members, policy = pipe.execute()
-        return _names(members), [name for name in _names(routers) if name != router_id], policy
+        *_, routers, members, policy = _answers(pipe)
+        removed = [name for name, found in ((keys.routers, routers), (keys.members, members)) if found is WRONG_TYPE]
+        if removed:
+            self._redis.delete(*removed)
+        others = [name for name in _names(routers) if name != router_id]
+        return Announced(_names(members), others, policy, removed)
 
     def store_policy(self, setting: bytes) -> None:
         self._redis.set(self._keys.policy, setting, px=int(HISTORY_TTL_SECONDS * 1000))
@@ -79,7 +96,7 @@ class RedisConnection:
         for name in renewed:
             pipe.get(name)
             pipe.pttl(name)
-        answers = iter(pipe.execute())
+        answers = iter(_answers(pipe))
         registrations = {member: next(answers) for member in members}
         records = [Renewed(next(answers), max(0.0, LEASE_SECONDS - next(answers) / 1000)) for _ in renewed]
         return Look(
@@ -101,18 +118,33 @@ class RedisConnection:
 
     def batches(self, member: str, first_seq: int, last_seq: int) -> list[bytes]:
         """Of the stream, in order; fewer where some are not there."""
-        entries = self._redis.xrange(self._keys.stream(member), min=f"{first_seq}-0", max=f"{last_seq}-0")
-        return [(fields or {}).get(b"b", b"") for _, fields in entries]
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.xrange(self._keys.stream(member), min=f"{first_seq}-0", max=f"{last_seq}-0")
+        (entries,) = _answers(pipe)
+        return [WRONG_TYPE] if entries is WRONG_TYPE else [data for _, data in _batches(entries)]
 
-    def read(self, positions: Mapping[str, str], block_ms: int) -> dict[str, list[tuple[str, bytes]]]:
-        """New stream entries (id, batch) by member, behind the entry ids given; waits up to `block_ms` for one."""
+    def read(self, positions: Mapping[str, str], block_ms: int) -> dict[str, list[tuple[str, bytes]] | None]:
+        """New stream entries (id, batch) by member, behind the entry ids given; waits up to `block_ms` for one.
+        None where something else than a stream lies."""
         members = {self._keys.stream(member).encode(): member for member in positions}
         streams = {name: positions[member] for name, member in members.items()}
-        found = self._redis.xread(streams, count=ENTRIES_PER_READ, block=block_ms) or []
-        return {
-            members[name]: [(entry_id.decode(), (fields or {}).get(b"b", b"")) for entry_id, fields in entries]
-            for name, entries in found
-        }
+        try:
+            found = self._redis.xread(streams, count=ENTRIES_PER_READ, block=block_ms) or []
+        except ResponseError as error:
+            if not _is_wrong_type(error):
+                raise
+            found = self._read_each(streams)
+        return {members[name]: None if entries is WRONG_TYPE else _batches(entries) for name, entries in found}
+
+    def _read_each(self, streams: Mapping[bytes, str]) -> list[Any]:
+        """As XREAD of all would answer if it did not refuse all for the sake of one that is no stream."""
+        pipe = self._redis.pipeline(transaction=False)
+        for name, position in streams.items():
+            pipe.xread({name: position}, count=ENTRIES_PER_READ)
+        found: list[Any] = []
+        for name, answer in zip(streams, _answers(pipe), strict=True):
+            found += [(name, WRONG_TYPE)] if answer is WRONG_TYPE else answer or []
+        return found
 
     def declare_dead(self, member: str) -> None:
         """The other routers drop it at their next poll; if it lives it registers again (see `RedisKeys`)."""
@@ -130,6 +162,23 @@ class RedisConnection:
 
     def close(self) -> None:
         self._redis.close()
+
+
+def _answers(pipe: Any) -> list[Any]:
+    """WRONG_TYPE in place of the error of that name; any other error is raised."""
+    answers = pipe.execute(raise_on_error=False)
+    for answer in answers:
+        if isinstance(answer, Exception) and not _is_wrong_type(answer):
+            raise answer
+    return [WRONG_TYPE if isinstance(answer, Exception) else answer for answer in answers]
+
+
+def _batches(entries: Iterable[tuple[bytes, Mapping[bytes, bytes] | None]]) -> list[tuple[str, bytes]]:
+    return [(entry_id.decode(), (fields or {}).get(b"b", b"")) for entry_id, fields in entries]
+
+
+def _is_wrong_type(error: Exception) -> bool:
+    return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
 
 
 def _names(raw: Iterable[bytes]) -> list[str]:

@@ -15,6 +15,7 @@ from cache.snapshot import Snapshot
 from cache.wire_format import WireError
 from router.followed_stream import FollowedStream
 from router.metrics import RouterMetrics
+from router.policy_agreement import PolicyAgreement
 from router.policy_switch import PolicySwitch
 from router.poll_reader import PollReader
 from router.range_repair import RangeRepair
@@ -57,7 +58,7 @@ class RedisFollower:
         self._state, self._running_set, self._metrics, self._clock = state, running_set, metrics, clock
         self._reader = PollReader(hasher, state, metrics, router_id)
         self._repair = RangeRepair(self._connection, state, metrics)
-        self._policy, self._refused_policy = policy, -1
+        self._agreement = PolicyAgreement(policy, self._connection)
         self._followed: dict[str, FollowedStream] = {}
         self._failed: deque[str] = deque()
         self._stopping = threading.Event()
@@ -118,16 +119,16 @@ class RedisFollower:
             self._poll()
             self._poll_at = self._clock() + POLL_SECONDS
         wait = max(0.001, self._poll_at - self._clock())
-        if self._followed:
-            self._read_streams(wait)
-        else:
-            self._stopping.wait(wait)
+        self._read_streams(wait)
 
     def _poll(self) -> None:
         own = self._reader.own_reservations(self._clock())
-        members, routers, policy = self._connection.announce(self._reader.router_id, own)
-        self._agree_on_policy(policy)
-        look = self._connection.look(members, routers)
+        announced = self._connection.announce(self._reader.router_id, own)
+        for name in announced.removed:
+            logger.warning("%s was no set of names and is removed", name)
+            self._metrics.count_dropped("malformed")
+        self._agreement.agree(self._reader.read_policy(announced.policy))
+        look = self._connection.look(announced.members, announced.routers)
         now = self._clock()
         for member in self._reader.update_members(look.registrations, now):
             self._followed.pop(member, None)
@@ -140,6 +141,7 @@ class RedisFollower:
         if gone_members or gone_routers:
             self._connection.forget(gone_members, gone_routers)
         self._state.tend(self._running_set.replicas, now)
+        self._state.sweep()
         if self._state.last_synced is not None or self._clock() >= self._ready_at or not self._behind(heartbeats):
             self._state.last_synced = self._clock()
 
@@ -149,24 +151,6 @@ class RedisFollower:
             not stream.broken and member in heartbeats and stream.seq < heartbeats[member].last_seq
             for member, stream in self._followed.items()
         )
-
-    def _agree_on_policy(self, stored: bytes | None) -> None:
-        """The newest setting wins. It outlives the ingress that was told, and a flush: every router puts it back."""
-        own = self._policy.setting
-        found = self._reader.read_policy(stored)
-        if found is not None and found > own:
-            if found.revision != self._refused_policy:
-                self._adopt_policy(found)
-        elif own.revision and found != own:
-            self._connection.store_policy(wire.encode_policy(own))
-
-    def _adopt_policy(self, setting: wire.PolicySetting) -> None:
-        try:
-            if self._policy.adopt(setting):
-                logger.info("the policy is now %s", setting.name)
-        except ValueError as error:  # set through a router that knows more policies
-            self._refused_policy = setting.revision
-            logger.error("this router keeps its policy, it cannot adopt the one that was set: %s", error)
 
     def _check(
         self,
@@ -200,10 +184,17 @@ class RedisFollower:
         self._metrics.count_resync("drift")
 
     def _resync(self, member: str, stream: FollowedStream, now: float) -> None:
-        if now >= stream.resync_at and self._load_snapshot(member, stream.registration, now):
+        """An older snapshot than what is known already would only take away from it."""
+        if now < stream.resync_at:
+            return
+        if self._load_snapshot(member, stream.registration, now, newer_than=stream.seq):
             self._metrics.count_resync("gap")
+        else:
+            stream.note_repair(now)
 
-    def _load_snapshot(self, member: str, registration: wire.ReplicaRegistration, now: float) -> bool:
+    def _load_snapshot(
+        self, member: str, registration: wire.ReplicaRegistration, now: float, newer_than: int = -1
+    ) -> bool:
         if not self._state.believes(registration.replica_id, now):
             return False
         try:
@@ -214,6 +205,8 @@ class RedisFollower:
         except WireError:
             self._metrics.count_dropped("malformed")
             return False
+        if snapshot.seq <= newer_than:
+            return False
         slot = self._state.load_slot(snapshot.keys())
         if not self._state.adopt(registration, slot, now):
             return False
@@ -222,9 +215,17 @@ class RedisFollower:
         return True
 
     def _read_streams(self, wait: float) -> None:
-        positions = {member: stream.read_id for member, stream in self._followed.items()}
+        now = self._clock()
+        positions = {member: stream.read_id for member, stream in self._followed.items() if stream.readable(now)}
+        if not positions:
+            self._stopping.wait(wait)
+            return
         for member, entries in self._connection.read(positions, block_ms=max(1, int(wait * 1000))).items():
             stream = self._followed[member]
+            if entries is None:
+                stream.note_unreadable(now)
+                self._metrics.count_dropped("malformed")
+                continue
             for entry_id, data in entries:
                 stream.read_id = entry_id
                 self._take_batch(stream, data)

@@ -19,6 +19,7 @@ from router.reservations import (
 )
 
 PRUNE_SECONDS = 1.0
+SWEEPS_PER_POLL = 64
 
 
 class RouterState(FollowedReplicas):
@@ -71,6 +72,13 @@ class RouterState(FollowedReplicas):
         """What the other routers are told: the newest first, at most `limit`."""
         with self._lock:
             return told_reservations(self._ledger.sent_since(now - seconds, limit), now, keys_seconds)
+
+    def sweep(self) -> None:
+        """More of what `tend` does a little of: a large replica that died is out of the mirror within seconds."""
+        for _ in range(SWEEPS_PER_POLL):
+            with self._lock:
+                if not self._mirror.sweep():
+                    return
 
     # What the ingress's thread calls.
 

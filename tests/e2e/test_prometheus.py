@@ -29,10 +29,10 @@ def prometheus(cluster: ClusterClient, tmp_path: Path) -> Iterator[PrometheusSer
         yield server
 
 
-def test_every_query_of_the_dashboard_and_the_alerts_runs_on_a_live_cluster(
+def test_c45_every_query_of_the_dashboard_and_the_alerts_runs_on_a_live_cluster(
     prometheus: PrometheusServer, cluster: ClusterClient, unseen_prompt: Callable[[int], list[int]]
 ) -> None:
-    """C45: queries of metrics or labels that do not exist give no error, only no data; so data is asked for."""
+    """Queries of metrics or labels that do not exist give no error, only no data; so data is asked for."""
     prompt = unseen_prompt(64)
     missing = {query.source: query.expr for query in dashboard_queries(rate_interval=RATE_INTERVAL, range_=RANGE)}
 

@@ -95,6 +95,8 @@ class Fleet:
         self.maker = DecisionMaker(HASHER, self.state, self.rng, 100_000, self._policy_failed)
         self.engines: dict[str, Engine] = {}
         self.decisions: list[Decision] = []
+        self.hits: list[tuple[int, int]] = []
+        """Of each request that was prefilled the tokens that were predicted to hit, and those that did."""
         self._speeds = (prefill_rate, step_base, step_slope)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._num_events = 0
@@ -146,7 +148,9 @@ class Fleet:
         sent = engine.prefilling = engine.queue.pop(0)
         missing = engine.uncached(sent)
         engine.computed_tokens += missing
-        engine.hit_tokens += len(sent.request.token_ids) - missing
+        hit = len(sent.request.token_ids) - missing
+        engine.hit_tokens += hit
+        self.hits.append((sent.decision.predicted_hit_tokens, hit))
         self.at(missing / engine.prefill_rate, lambda: self._prefilled(engine, sent))
 
     def _prefilled(self, engine: Engine, sent: Sent) -> None:
@@ -183,6 +187,10 @@ class Fleet:
         """Busiest replica over the mean, of requests in flight averaged over time."""
         areas = [engine.busy_area for engine in self.engines.values()]
         return max(areas) / (sum(areas) / len(areas))
+
+    def precision(self) -> float:
+        """Share of the predicted hit tokens that did hit."""
+        return sum(min(pair) for pair in self.hits) / sum(predicted for predicted, _ in self.hits)
 
     def hit_rate(self) -> float:
         hit = sum(engine.hit_tokens for engine in self.engines.values())

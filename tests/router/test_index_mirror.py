@@ -8,8 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cache.key_set import range_digests
+from cache.key_set import ALL_RANGES, range_digests
+from cache.wire import ReplicaRegistration
+from router.followed_replicas import KEYS_PER_HOLD
 from router.index_mirror import IndexMirror
+from router.ladder import Rung
+from router.router_state import RouterState
 
 
 def key(number: int) -> bytes:
@@ -25,6 +29,20 @@ def live_slot(mirror: IndexMirror, *numbers: int) -> int:
     mirror.store(slot, keys(*numbers))
     mirror.enliven(slot)
     return slot
+
+
+def hand_over(mirror: IndexMirror, old: int, new: int) -> None:
+    """The predictions, as a resync does it, in slices."""
+    for generation in (0, 1):
+        for block in mirror.predicted_keys(generation):
+            mirror.inherit(old, [block])
+
+
+def succeed(mirror: IndexMirror, old: int, new: int) -> None:
+    mirror.name_heir(old, new)
+    hand_over(mirror, old, new)
+    mirror.enliven(new)
+    mirror.drop(old)
 
 
 def test_longest_prefix_counts_leading_blocks_only() -> None:
@@ -118,8 +136,28 @@ def test_a_resynced_slot_inherits_predictions() -> None:
     mirror.predict(old, keys(1, 2, 3), 0.0)
     new = mirror.add_slot()
     mirror.store(new, keys(1))
-    mirror.replace(old, new)
-    assert mirror.longest_prefix(keys(1, 2, 3), 0.0) == {new: 3}
+    mirror.name_heir(old, new)
+    hand_over(mirror, old, new)
+    mirror.predict(old, keys(4), 0.0)  # while the snapshot is not in force yet
+    assert mirror.longest_prefix(keys(1, 2, 3, 4), 0.0) == {old: 4}
+    mirror.enliven(new)
+    mirror.drop(old)
+    assert mirror.longest_prefix(keys(1, 2, 3, 4), 0.0) == {new: 4}
+
+
+def test_who_was_named_heir_and_never_counted_leaves_nothing_behind() -> None:
+    mirror = IndexMirror()
+    old = live_slot(mirror, 1)
+    mirror.predict(old, keys(2), 0.0)
+    new = mirror.add_slot()
+    mirror.name_heir(old, new)
+    hand_over(mirror, old, new)
+    mirror.disown(old)
+    mirror.drop(new)
+    mirror.predict(old, keys(3), 0.0)
+    mirror.sweep()
+    assert live_slot(mirror) == new
+    assert mirror.longest_prefix(keys(2), 0.0) == mirror.longest_prefix(keys(3), 0.0) == {old: 1}
 
 
 def test_45_bounded_under_endless_distinct_prompts() -> None:
@@ -197,7 +235,7 @@ class MirrorMachine(RuleBasedStateMachine):
     def resync(self, replica: int, blocks: list[int]) -> None:
         new = self.mirror.add_slot()
         self.mirror.store(new, keys(*blocks))
-        self.mirror.replace(self.slots[replica], new)
+        succeed(self.mirror, self.slots[replica], new)
         self.slots[replica], self.held[replica] = new, set(keys(*blocks))
 
     @rule(max_keys=st.integers(1, 10))
@@ -233,3 +271,42 @@ def test_many_slots_at_once(seed: int) -> None:
     depths = {live_slot(mirror, *range(depth)): depth for depth in (rng.randrange(0, 40) for _ in range(100))}
     found = mirror.longest_prefix(keys(*range(32)), 0.0)
     assert found == {slot: min(depth, 32) for slot, depth in depths.items() if depth}
+
+
+class CountedHolds:
+    """Stands for the state's lock: what was added to or taken from tables in the longest hold."""
+
+    def __init__(self, mirror: IndexMirror) -> None:
+        self._mirror = mirror
+        self.most = self.num_holds = 0
+
+    def __enter__(self) -> None:
+        self._before = self._size()
+
+    def __exit__(self, *_: object) -> None:
+        self.num_holds += 1
+        self.most = max(self.most, abs(self._size() - self._before))
+
+    def _size(self) -> int:
+        return self._mirror.num_blocks + self._mirror.num_predicted + sum(map(len, self._mirror._discarded))
+
+
+def test_the_lock_is_held_shortly_whatever_comes_and_goes() -> None:
+    """A replica with many blocks joins, is loaded again, fails and is swept: never many keys in one hold."""
+    mirror = IndexMirror(predicted_seconds=10.0)
+    state = RouterState(mirror)
+    holds = state._lock = CountedHolds(mirror)  # type: ignore[assignment]
+    registration = ReplicaRegistration("a", "1", bytes(16), 16, 100, 1.0)
+    blocks = [random.Random(n).randbytes(16) for n in range(20_000)]
+    for _ in range(2):
+        assert state.adopt(registration, state.load_slot(blocks), 0.0)
+    for start in range(0, 20_000, 100):
+        state.reserve(f"r{start}", "a", 100, [random.Random(-n).randbytes(16) for n in range(start, start + 100)], 0.0)
+    assert max(len(state.published_keys([number])) for number in ALL_RANGES) < 20_000 / len(ALL_RANGES) * 1.5
+    assert sorted(state.published_keys(ALL_RANGES)) == sorted(blocks)
+    state.fail("a", 0.0)
+    state.views([], [], 16, 100.0, Rung.FRESH)  # all predictions are over
+    for _ in range(20):
+        state.sweep()
+    assert mirror.num_blocks == mirror.num_predicted == sum(map(len, mirror._discarded)) == 0
+    assert holds.most <= KEYS_PER_HOLD

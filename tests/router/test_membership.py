@@ -5,7 +5,7 @@ from cache.wire import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistr
 from router.followed_stream import MAX_RESYNC_SECONDS, MIN_RESYNC_SECONDS, FollowedStream
 from router.index_mirror import SlotStats
 from router.ladder import STALE_BOUND_SECONDS
-from router.membership import GRACE_SECONDS, Membership
+from router.membership import GRACE_SECONDS, MAX_SUPERSEDED, Membership
 
 
 def registration(replica_id: str, incarnation: str = "1", started_at: float = 1.0) -> ReplicaRegistration:
@@ -54,6 +54,39 @@ def test_42_c19_of_two_incarnations_the_later_one_counts() -> None:
     assert membership.registrations["a/2"] == second
     assert membership.update({**BOTH, "a/2": second}, set(), 0.2) == []
     assert set(membership.registrations) == {"a/2", "b/1"}
+
+
+def test_58_an_earlier_incarnation_never_counts_again() -> None:
+    """It hung, was replaced and wakes up; its successor's lease has just ended."""
+    membership = Membership()
+    second = registration("a", "2", started_at=2.0)
+    membership.update(BOTH, set(), 0.0)
+    assert membership.update({"a/2": second, "b/1": B}, set(), 0.1) == [A]
+    assert membership.update(BOTH, set(), 0.2) == []
+    assert set(membership.registrations) == {"a/2", "b/1"}
+    assert membership.update(BOTH, set(), 0.3 + GRACE_SECONDS) == [second]
+    assert membership.update(BOTH, set(), 10.0) == []
+    assert set(membership.registrations) == {"b/1"}
+    third = registration("a", "3", started_at=3.0)
+    membership.update({**BOTH, "a/3": third}, set(), 11.0)
+    assert membership.registrations["a/3"] == third
+
+
+def test_58_a_later_incarnation_whose_clock_is_behind_counts_when_the_other_is_gone() -> None:
+    membership = Membership()
+    behind = registration("a", "2", started_at=0.5)
+    membership.update(BOTH, set(), 0.0)
+    assert membership.update({**BOTH, "a/2": behind}, set(), 0.1) == []
+    assert membership.update({"a/2": behind, "b/1": B}, set(), 0.2) == [A]
+    assert membership.registrations["a/2"] == behind
+
+
+def test_58_superseded_names_are_bounded() -> None:
+    membership = Membership()
+    for number in range(3 * MAX_SUPERSEDED):
+        name = str(number)
+        membership.update({f"a/{name}": registration("a", name, started_at=float(number))}, set(), 0.0)
+    assert len(membership._superseded) <= MAX_SUPERSEDED
 
 
 def heartbeat(seq: int, keys: list[bytes] | None = None) -> ReplicaHeartbeat:
@@ -115,3 +148,18 @@ def test_resyncs_that_bring_nothing_new_become_rare() -> None:
     assert waits[0] == 2 * MIN_RESYNC_SECONDS
     assert waits[-1] == MAX_RESYNC_SECONDS
     assert FollowedStream.from_snapshot(A, seq=5, now=0.0, before=stream).resync_at == MIN_RESYNC_SECONDS
+
+
+def test_a_name_that_is_no_stream_is_looked_for_less_and_less_often() -> None:
+    stream, now, waits = FollowedStream.from_snapshot(A, seq=4, now=0.0), 0.0, []
+    assert stream.readable(now)
+    for _ in range(8):
+        stream.note_unreadable(now)
+        assert not stream.readable(now)
+        waits.append(stream.read_at - now)
+        now = stream.read_at
+        assert stream.readable(now)
+    assert waits[:3] == [MIN_RESYNC_SECONDS, 2 * MIN_RESYNC_SECONDS, 4 * MIN_RESYNC_SECONDS]
+    assert waits[-1] == MAX_RESYNC_SECONDS
+    stream.broken = True
+    assert not stream.readable(now)

@@ -11,9 +11,9 @@ from cache.events import BlocksRemoved, BlocksStored, CacheCleared
 from cache.redis_keys import TOMBSTONE
 from router.decision import Outcome
 from router.ladder import Rung
-from router.prefix_router import PrefixRouter, RouteRequest
+from router.prefix_router import RouteRequest
 from tests.router.routers import HASHER, KEYS, request, tokens
-from tests.router.world import World, expect_mirrored, mirrored, value
+from tests.router.world import World, described, expect_mirrored, mirrored, value
 from tests.valkey_process import wait_until
 
 PROMPT = tokens("prompt", 200)
@@ -111,12 +111,6 @@ def test_c25_a_router_expects_the_blocks_that_another_one_sent_for(up: World) ->
     wait_until(sibling_goes_there, "the other router knows where the prompt is being computed")
 
 
-def described(router: PrefixRouter) -> dict[str, dict[str, object]]:
-    replicas = router.status()["replicas"]
-    assert isinstance(replicas, dict)
-    return replicas
-
-
 def test_c21_a_gap_loads_the_snapshot_again(up: World) -> None:
     registry = CollectorRegistry()
     replica, router = up.replica(), up.router(registry=registry)
@@ -126,9 +120,9 @@ def test_c21_a_gap_loads_the_snapshot_again(up: World) -> None:
     with up.server.client() as client:  # a foreign hand writes a later batch: the next real ones are refused by Redis
         batch = wire.EventBatch(publisher.last_seq + 7, (BlocksStored(tuple(HASHER.keys(tokens("ghost", 64)))),))
         client.xadd(KEYS.stream(replica.member), {b"b": wire.encode_events(batch)}, id=f"{batch.seq}-0")
-    wait_until(lambda: value(registry, "warmlane_index_resyncs_total", reason="gap") > 0, "resynced")
     for number in range(20):
         replica.compute(tokens(f"after {number}", 64))
+    wait_until(lambda: value(registry, "warmlane_index_resyncs_total", reason="gap") > 0, "resynced")
     expect_mirrored(router, replica)
 
 
@@ -187,6 +181,80 @@ def test_malformed_records_of_a_replica_do_not_disturb_the_others(up: World, nam
     wait_until(lambda: value(registry, "warmlane_index_dropped_records_total", reason="malformed") >= 2, "counted")
     replica.compute(PROMPT)
     expect_mirrored(router, replica)
+
+
+def put_string(world: World, name: str) -> None:
+    """In place of what lies there, and without an end: as by a foreign hand that knows nothing of leases."""
+    with world.server.client() as client:
+        client.set(name, "not of this type")
+
+
+def put_list(world: World, name: str) -> None:
+    with world.server.client() as client, client.pipeline() as pipe:
+        pipe.delete(name)
+        pipe.rpush(name, "not of this type")
+        pipe.execute()
+
+
+@pytest.mark.parametrize("name", ["stream", "snapshot", "registration", "heartbeat"])
+def test_a_key_of_another_type_costs_its_replica_alone_and_heals(up: World, name: str) -> None:
+    """XREAD refuses all streams for the sake of one name that is none; a pipeline raises its first error."""
+    registry = CollectorRegistry()
+    bad, good = up.replica("replica-a"), up.replica("replica-b")
+    router = up.router(registry=registry)
+    bad.compute(PROMPT)
+    expect_mirrored(router, bad, good)
+    key = getattr(KEYS, name)(bad.member)
+    (put_list if name in {"registration", "heartbeat"} else put_string)(up, key)
+    for number in range(20):
+        good.compute(tokens(f"meanwhile {number}", 64))
+    expect_mirrored(router, good)
+    assert router.status()["redis"] == "connected"
+    bad.compute(tokens("after", 64))
+    expect_mirrored(router, bad, good)
+    assert router.explain(request(PROMPT)).predicted_hit_tokens == 192
+
+
+def test_a_stream_of_another_type_whose_replica_is_gone_is_counted_and_disturbs_nobody(up: World) -> None:
+    """Nobody puts it right: a replica that hangs. It is looked at less and less often."""
+    registry = CollectorRegistry()
+    hung, good = up.replica("replica-a"), up.replica("replica-b")
+    router = up.router(registry=registry)
+    hung.compute(PROMPT)
+    expect_mirrored(router, hung, good)
+    with up.server.client() as client:
+        registration = client.get(KEYS.registration(hung.member))
+        hung.publisher._publication.beat = lambda _: True  # type: ignore[union-attr, method-assign]
+        client.set(KEYS.registration(hung.member), registration, px=60_000)
+    put_string(up, KEYS.stream(hung.member))
+
+    def dropped() -> float:
+        return value(registry, "warmlane_index_dropped_records_total", reason="malformed")
+
+    wait_until(lambda: dropped() >= 2, "counted more than once")
+    for number in range(20):
+        good.compute(tokens(f"meanwhile {number}", 64))
+    expect_mirrored(router, good)
+    assert router.status()["redis"] == "connected"
+    assert router.explain(request(PROMPT)).predicted_hit_tokens == 192  # as far as the router had read
+    assert dropped() < 10
+
+
+@pytest.mark.parametrize("name", ["members", "routers", "policy"])
+def test_a_shared_name_of_another_type_is_put_right(up: World, name: str) -> None:
+    registry = CollectorRegistry()
+    replicas = [up.replica("replica-a"), up.replica("replica-b")]
+    router = up.router(registry=registry)
+    replicas[0].compute(PROMPT)
+    expect_mirrored(router, *replicas)
+    (put_list if name == "policy" else put_string)(up, getattr(KEYS, name))
+    wait_until(lambda: value(registry, "warmlane_index_dropped_records_total", reason="malformed") >= 1, "counted")
+    assert router.explain(request(PROMPT)).predicted_hit_tokens == 192
+    replicas[1].compute(tokens("after", 64))
+    expect_mirrored(router, *replicas)
+    if name != "policy":  # of it there is none, so nothing stands in its place
+        with up.server.client() as client:
+            wait_until(lambda: client.type(getattr(KEYS, name)) == b"set", "the set is there again")
 
 
 def test_flush_is_survived_without_losing_the_mirror(up: World) -> None:  # C23

@@ -1,4 +1,4 @@
-"""Several ingresses decide as well as one, and not all alike (C9, C16, C25)."""
+"""Several ingresses decide as well as one, and not all alike (C9, C16, C25, C26)."""
 
 import random
 
@@ -39,6 +39,13 @@ def test_c25_four_routers_hit_within_two_percent_of_one() -> None:
     four = sum(conversations(4, seed).hit_rate() for seed in seeds) / len(seeds)
     assert one > 0.6
     assert four > one - 0.02
+
+
+def test_c26_eight_routers_hit_as_well_as_one_and_know_what_will_hit() -> None:
+    one, eight = conversations(1, 4), conversations(8, 4)
+    assert eight.hit_rate() > one.hit_rate() - 0.02
+    assert eight.precision() > 0.98
+    assert sum(predicted > 0 for predicted, _ in eight.hits) > 48 * 3  # routing by the index is what was tested (C32)
 
 
 def burst(num_routers: int, seed: int, policy: str = "expected_finish") -> float:

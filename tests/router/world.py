@@ -48,5 +48,11 @@ def expect_mirrored(router: PrefixRouter, *replicas: PublishedReplica) -> None:
         wait_until(lambda replica=replica: mirrored(router, replica), f"the mirror agrees with {replica.replica_id}")
 
 
+def described(router: PrefixRouter) -> dict[str, dict[str, object]]:
+    replicas = router.status()["replicas"]
+    assert isinstance(replicas, dict)
+    return replicas
+
+
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
     return registry.get_sample_value(name, {"model": "m", "process": "ingress-1", **labels}) or 0.0

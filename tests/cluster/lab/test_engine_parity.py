@@ -1,4 +1,4 @@
-"""46: the simulated replica does what the engine does, step by step, because it is made of the same parts."""
+"""C46: the simulated replica does what the engine does, step by step, because it is made of the same parts."""
 
 from collections.abc import Sequence
 
@@ -128,11 +128,11 @@ def replay(events: Sequence[KVEvent]) -> set[bytes]:
     return keys
 
 
-def test_46_one_replica_and_one_engine_take_the_same_steps() -> None:
+def test_c46_one_replica_and_one_engine_take_the_same_steps() -> None:
     compare(FleetConfig(num_replicas=1, num_blocks=400, transit_seconds=0.0), rate=4.3)
 
 
-def test_46_also_with_chunks_evictions_and_preemptions() -> None:
+def test_c46_also_with_chunks_evictions_and_preemptions() -> None:
     config = FleetConfig(
         num_replicas=1, num_blocks=40, transit_seconds=0.0, max_num_seqs=8, max_num_batched_tokens=96
     )  # fmt: skip

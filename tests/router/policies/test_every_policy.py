@@ -1,5 +1,6 @@
 """What holds for every policy, and which of them keep the promises that the reported faults ask for."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -108,6 +109,30 @@ def test_c3_c10_of_two_holders_the_less_loaded(name: str) -> None:
     calm = busy._replace(replica_id="b", num_running=2, num_waiting=0, queued_prefill_tokens=0, num_active_blocks=20)
     replicas = [busy, calm, ReplicaView("c", num_running=2, num_blocks=100, num_active_blocks=20)]
     assert choose(make_policy(name), prompt(("system", 40)), replicas) == "b"
+
+
+MOST = 2**64 - 1
+ABSURD = [
+    ReplicaView("x", 0, 2**32 - 1, 2**32 - 1, MOST, num_blocks=MOST, num_active_blocks=MOST),
+    ReplicaView("x", 0, 1, 1, MOST, prefill_tokens_per_second=5e-324, decode_step_seconds=1e308, num_blocks=1),
+    ReplicaView("x", 0, 0, 0, 0, prefill_tokens_per_second=1.7e308, decode_step_seconds=5e-324, num_blocks=1),
+]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("absurd", ABSURD)
+def test_58_what_one_replica_says_of_itself_breaks_no_choice(name: str, absurd: ReplicaView) -> None:
+    """The most that a heartbeat can hold: no policy raises, no score is NaN, and the others are not shut out."""
+    policy, rng = make_policy(name), random.Random(1)
+    sane = [ReplicaView(r, 0, 1, 0, 0, 0.0, 400.0, 0.05, num_blocks=100, num_active_blocks=20) for r in "abc"]
+    for number in range(50):
+        replicas = with_hits([*sane, absurd], c=608)
+        request = prompt(("system", 40), (f"user {number}", 2))
+        choice = policy.choose(request, replicas, float(number), rng)
+        policy.on_sent(request, choice.replica_id, replicas, float(number))
+        assert not any(math.isnan(score) for score in choice.scores.values())
+        if name in {"longest_prefix", "dynamo_cost", "lmetric", "llmd_weighted", "expected_finish"}:
+            assert choice.replica_id == "c"
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"random"}))

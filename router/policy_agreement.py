@@ -1,0 +1,34 @@
+"""Keeps this router's policy and the one that lies in Redis the same."""
+
+import logging
+
+from cache import wire
+from router.policy_switch import PolicySwitch
+from router.redis_connection import RedisConnection
+
+logger = logging.getLogger(__name__)
+
+
+class PolicyAgreement:
+    """The newest setting wins. It outlives the ingress that was told, and a flush: every router puts it back."""
+
+    def __init__(self, policy: PolicySwitch, connection: RedisConnection):
+        self._policy, self._connection = policy, connection
+        self._refused_revision = -1
+
+    def agree(self, found: wire.PolicySetting | None) -> None:
+        """found: what lies in Redis. Raises as the connection."""
+        own = self._policy.setting
+        if found is not None and found > own:
+            if found.revision != self._refused_revision:
+                self._adopt(found)
+        elif own.revision and found != own:
+            self._connection.store_policy(wire.encode_policy(own))
+
+    def _adopt(self, setting: wire.PolicySetting) -> None:
+        try:
+            if self._policy.adopt(setting):
+                logger.info("the policy is now %s", setting.name)
+        except ValueError as error:  # set through a router that knows more policies
+            self._refused_revision = setting.revision
+            logger.error("this router keeps its policy, it cannot adopt the one that was set: %s", error)
