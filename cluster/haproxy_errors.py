@@ -5,6 +5,7 @@ from cluster.api.failures import RETRY_AFTER_SECONDS
 
 _REFUSALS = (
     ApiError(404, "This path is not for clients.", code="not_found"),
+    ApiError(405, "Method Not Allowed"),
     ApiError(408, "The request did not arrive in time.", type="timeout_error", code="request_incomplete"),
     ApiError(413, "The request is too large.", code="request_too_large"),
     ApiError(500, "The server failed while it handled this request.", type=SERVER_ERROR, code="internal_error"),

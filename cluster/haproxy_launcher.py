@@ -3,6 +3,9 @@
 - It binds HAProxy's metrics and stats ports on all interfaces. Only the API may listen beyond loopback, and it alone,
   while Ray would bind the HTTP ports of the replicas behind it to the same host.
 - Where HAProxy answers itself, it does so in HTML or plain text; the API's clients read JSON (33b).
+- Ray ends a request by the header X-Request-Timeout-Seconds itself: a stream breaks off, and the error is plain text.
+  The ingress keeps that deadline, so it gets the header under a name that Ray does not know.
+- It hands on methods and upgrades that the ingress's server refuses in plain text.
 - It asks for splicing. If a body came in a packet of its own and the client leaves before the answer begins, HAProxy
   (2.8.25 at least) then spins and never tells the server (24).
 - It knows only the ingresses. With direct streaming requests for text go to the replica that an ingress names
@@ -28,6 +31,8 @@ ERRORS_VARIABLE = "HAPROXY_LAUNCHER_ERRORS"
 DIRECT_VARIABLE = "HAPROXY_LAUNCHER_DIRECT"
 """Path of the Lua script; empty or absent without direct streaming."""
 TICKET_HEADER = "x-warmlane-ticket"
+TIMEOUT_HEADER = "x-request-timeout-seconds"
+PASSED_TIMEOUT_HEADER = "x-warmlane-timeout-seconds"
 BUFFER_BYTES = 2**20
 """A request is held in one buffer while an ingress is asked, its ticket is added and, should it come to that, until it
 is sent again."""
@@ -42,6 +47,12 @@ _FRONTEND = "frontend http_frontend"
 _USED_BACKEND = re.compile(r"^\s*use_backend (\S+) if is_\1\s*$", re.MULTILINE)
 _SERVER = re.compile(r"^\s*server (\S+) (\S+):(\d+) check(?!.*\bbackup\b).*$", re.MULTILINE)
 _BUFSIZE = re.compile(r"^(\s*tune\.bufsize) \d+", re.MULTILINE)
+_FRONTEND_RULES = f"""\
+    http-request set-header {PASSED_TIMEOUT_HEADER} %[req.fhdr({TIMEOUT_HEADER})] if {{ req.fhdr({TIMEOUT_HEADER}) -m found }}
+    http-request del-header {TIMEOUT_HEADER}
+    http-request del-header upgrade
+    http-request deny deny_status 405 unless {{ method GET HEAD POST PUT PATCH DELETE OPTIONS }}
+"""  # noqa: E501
 _TABLE = "local INGRESSES = {}"
 
 Servers = Mapping[str, Sequence[tuple[str, str, str]]]
@@ -67,6 +78,19 @@ def amend_errors(configuration: str, rules: str) -> str:
         else section
         for section in _sections(configuration)
     )
+
+
+def amend_requests(configuration: str) -> str:
+    """What becomes of a request before it goes to an ingress. Changes nothing where that is so already."""
+    if _FRONTEND_RULES in configuration:
+        return configuration
+    sections = []
+    for section in _sections(configuration):
+        if section.startswith(_FRONTEND):
+            before, use, after = section.partition("    use_backend ")
+            section = before + _FRONTEND_RULES + use + after if use else section
+        sections.append(section)
+    return "".join(sections)
 
 
 def ingress_servers(configuration: str) -> Servers:
@@ -148,6 +172,7 @@ def _sections(configuration: str) -> list[str]:
 def _amend_files(path: Path, environment: Mapping[str, str]) -> None:
     configuration = amend(path.read_text(), environment[HOST_VARIABLE])
     configuration = amend_errors(configuration, Path(environment[ERRORS_VARIABLE]).read_text())
+    configuration = amend_requests(configuration)
     script = environment.get(DIRECT_VARIABLE)
     if script:
         lua_path = path.with_name("direct_route.lua")

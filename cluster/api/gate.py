@@ -14,7 +14,8 @@ TEXT_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 LIMITED_PATHS = TEXT_PATHS | {"/v1/explain", "/tokenize", "/detokenize"}
 """What counts against a tenant's limits: all that costs more than its own few bytes."""
 OPEN_PREFIXES = ("/health", "/metrics", "/docs", "/redoc", "/openapi.json")
-"""Health and metrics are for machines of the operator; they name no prompt, key or tenant."""
+"""Health and metrics are for machines of the operator; they name no prompt, key or tenant. The rest describes
+the API."""
 ADMIN_PREFIXES = ("/admin", "/debug")
 
 
@@ -72,7 +73,7 @@ class Gate:
         is_admin_path = path.startswith(ADMIN_PREFIXES)
         if self._keys is None:
             if is_admin_path and not self._admin_open:
-                raise _forbidden("Administration needs an admin key, and this cluster has none (api_keys_file).")
+                raise _admin_only("Administration needs an admin key, and this cluster has none (api_keys_file).")
             return None
         if path.startswith(OPEN_PREFIXES):
             return None
@@ -82,10 +83,11 @@ class Gate:
             return None
         if tenant is None:
             if is_admin:
-                raise _forbidden("An admin key has no tenant; use a tenant's key for this path.")
+                message = "An admin key has no tenant; use a tenant's key for this path."
+                raise ApiError(403, message, code="tenant_key_required")
             raise ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
         if is_admin_path:
-            raise _forbidden("This path needs an admin key.")
+            raise _admin_only("This path needs an admin key.")
         return tenant
 
 
@@ -106,7 +108,7 @@ def _ending_with(send: Send, leave: Callable[[], None]) -> Send:
     return ending
 
 
-def _forbidden(message: str) -> ApiError:
+def _admin_only(message: str) -> ApiError:
     return ApiError(403, message, code="admin_key_required")
 
 

@@ -56,7 +56,11 @@ def build_http_app(
     on_failure: told of every exception that refused a request for text. Bodies are read by the handlers themselves and
     not by FastAPI, whose own errors (422) no OpenAI client understands.
     """
-    app = FastAPI(title="Warmlane", description="OpenAI-compatible API of a Warmlane cluster.")
+    app = FastAPI(
+        title="Warmlane",
+        description="OpenAI-compatible API of a Warmlane cluster.",
+        redirect_slashes=False,  # it would send clients to whatever host they named
+    )
     access = access or Access()
     app.add_middleware(
         Gate,

@@ -30,6 +30,7 @@ _ERRORS = {
     "404": "the model or path does not exist",
     "408": "the deadline passed",
     "413": "the body is too large",
+    "415": "the body is encoded (Content-Encoding)",
     "429": "too many requests: of this key, or waiting in every replica; see Retry-After",
     "431": "a header is too large",
     "500": "the server failed",

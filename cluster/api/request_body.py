@@ -31,6 +31,9 @@ async def read_json_object(request: Request, max_bytes: int) -> dict[str, Any]:
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise bad_request(f"The content type must be application/json, got {content_type[:100]!r}.")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise ApiError(415, f"The body must not be encoded, got Content-Encoding {encoding[:100]!r}.")
     body = await read_body(request, max_bytes)
     if not body.strip():
         raise bad_request("The request body is empty; a JSON object is required.")

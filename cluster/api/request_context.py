@@ -15,6 +15,8 @@ from cluster.api.session import session_of
 from cluster.api.tenants import Tenant
 
 TIMEOUT_HEADER = "x-request-timeout-seconds"
+_PASSED_ON = "x-warmlane-timeout-seconds"
+"""What HAProxy makes of it, see `haproxy_launcher`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +57,11 @@ def explain_context(request: Request, fields: Mapping[str, Any]) -> RequestConte
 
 
 def _timeout(request: Request) -> float:
-    given = request.headers.get(TIMEOUT_HEADER)
+    given = request.headers.get(_PASSED_ON, request.headers.get(TIMEOUT_HEADER))
     if given is None:
         return math.inf
     try:
-        seconds = float(given)
+        seconds = float(given) if "_" not in given else math.nan  # Python's float takes 1_000
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:

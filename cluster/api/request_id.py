@@ -27,7 +27,8 @@ class RequestIdMiddleware:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
         if given is not None and (len(given) > MAX_REQUEST_ID_CHARACTERS or not _is_printable(given)):
             message = f"X-Request-Id must have at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters."
-            await ApiError(431, message, param="X-Request-Id").response()(scope, receive, send)
+            status = 431 if len(given) > MAX_REQUEST_ID_CHARACTERS else 400
+            await ApiError(status, message, param="X-Request-Id").response()(scope, receive, send)
             return
         if not self._echo:
             await self._app(scope, receive, send)

@@ -4,7 +4,7 @@
 
 local INGRESSES = {}
 local TIMEOUT_SECONDS = 5
-local FORWARDED = { "content-type", "authorization", "x-session-id", "x-request-timeout-seconds" }
+local FORWARDED = { "content-type", "authorization", "x-session-id", "x-warmlane-timeout-seconds" }
 
 local cursor = 0 -- one Lua state for each of HAProxy's threads, so nobody else writes it
 

@@ -14,7 +14,7 @@ import pytest
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.haproxy_errors import error_rules
-from cluster.haproxy_launcher import amend_errors
+from cluster.haproxy_launcher import amend_errors, amend_requests
 from tests.cluster.launched_haproxy import HOST, LaunchedHaproxy, rays_configuration, wait_until
 from tests.cluster.openai_schema import check
 
@@ -130,6 +130,34 @@ def test_rays_own_error_pages_are_replaced_once(folder: Path) -> None:
     assert "errorfile" not in amended
     assert amended.count("http-error status 503") == 1
     assert amend_errors(amended, error_rules()) == amended  # Ray may start it twice on one file
+
+
+@pytest.mark.parametrize("method", [b"FROB", b"CONNECT", b"TRACE", b"PROPFIND"])
+def test_33b_a_method_that_nothing_takes_is_a_405(haproxy: MakeHaproxy, method: bytes) -> None:
+    target = b"x:80" if method == b"CONNECT" else b"/v1/models"
+    refused(haproxy({"ingress": 1}, unchecked), method + b" " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n", 405)
+
+
+def test_53_the_ingress_gets_a_deadline_under_a_name_that_ray_does_not_know(haproxy: MakeHaproxy) -> None:
+    """Ray would keep it before the ingress does: a stream breaks off, and the error is plain text."""
+    with listening_server() as server:
+        running = haproxy({"ingress": server.getsockname()[1]}, unchecked)
+        with socket.create_connection((HOST, running.port), timeout=10.0) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Timeout-Seconds: 2,5\r\nUpgrade: websocket\r\n\r\n")
+            with server.accept()[0] as request:
+                lines = request.recv(65536).decode().lower().splitlines()
+                request.sendall(OK)
+    assert "x-warmlane-timeout-seconds: 2,5" in lines  # whole, so that the ingress refuses it
+    assert not [line for line in lines if line.startswith(("x-request-timeout-seconds", "upgrade"))]
+
+
+def test_requests_are_amended_once(folder: Path) -> None:
+    written = rays_configuration(folder, 1, 2, 3, servers={"ingress": 4})
+    amended = amend_requests(written)
+    assert amended.count("deny_status 405") == 1
+    assert amend_requests(amended) == amended  # Ray may start it twice on one file
+    without = rays_configuration(folder, 1, 2, 3, servers={})
+    assert amend_requests(without) == without
 
 
 def test_56_haproxy_keeps_idle_clients_for_75_seconds_and_more(folder: Path) -> None:

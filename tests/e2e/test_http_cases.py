@@ -37,6 +37,21 @@ def test_case_11_an_empty_prompt_is_refused_and_the_next_request_works(prompt: A
 
 
 @pytest.mark.parametrize("stream", [True, False])
+def test_case_53_a_deadline_that_the_client_set(stream: bool, cluster: ClusterClient) -> None:
+    """The answer is cut in the form that clients know, and not by Ray."""
+    body = cluster.completion_body("Hello", stream=stream, max_tokens=4000, ignore_eos=True)
+    response = cluster.http.post("/v1/completions", json=body, headers={"x-request-timeout-seconds": "1.5"})
+    assert response.status_code == (200 if stream else 408)
+    if stream:
+        last = response.text.strip().splitlines()[-1]
+        assert len(response.text.splitlines()) > 2
+        error = json.loads(last.removeprefix("data: "))["error"]
+    else:
+        error = response.json()["error"]
+    assert error["code"] == "deadline_exceeded"
+
+
+@pytest.mark.parametrize("stream", [True, False])
 def test_case_14_a_prompt_longer_than_the_window(
     stream: bool, cluster: ClusterClient, unseen_prompt: Callable[[int], list[int]]
 ) -> None:

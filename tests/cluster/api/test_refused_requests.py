@@ -53,6 +53,23 @@ async def test_16_another_content_type(api: Api) -> None:
     assert "application/json" in error["message"]
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate"])
+async def test_16_an_encoded_body(api: Api, encoding: str) -> None:
+    headers = JSON | {"content-encoding": encoding}
+    response = await api.client.post("/v1/completions", content=b'{"model":"small","prompt":"a"}', headers=headers)
+    assert response.status_code == 415
+    assert encoding in response.json()["error"]["message"]
+    assert api.engine.requests == []
+
+
+@pytest.mark.parametrize("path", ["/tokenize/", "/v1/chat/completions/", "/health/live/"])
+async def test_33b_a_path_with_a_slash_too_many_leads_nowhere_else(api: Api, path: str) -> None:
+    """A redirect would name whatever host the client named."""
+    response = await api.client.post(path, json={}, headers={"host": "elsewhere.example"})
+    assert response.status_code == 404
+    check("ErrorResponse", response.json())
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
