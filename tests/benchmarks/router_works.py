@@ -64,29 +64,20 @@ class PeerWork:
         return " ".join(rng.choices(_WORDS, k=num_words))
 
 
-HITS_AT_ONCE = 4
-"""As many as there are replicas. The four share two cores, so that a request which goes past a queue computes its
-history at the expense of that queue: what load does to a router's choices is measured where the forward is paced."""
 WORKS = (
     PeerWork(
-        name="hits", engine=REAL, groups=6, users=5, turns=3, concurrency=HITS_AT_ONCE, num_blocks=1100,
+        name="hits", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100,
         system_words=(256, 256), question_words=(12, 36), answer_words=16, new_tokens=4,
     ),
     # As it is run where no router may be missed. Only smg has a way to tell its other routers what it knows; it is on.
     PeerWork(
-        name="hits_two_routers", engine=REAL, groups=6, users=5, turns=3, concurrency=HITS_AT_ONCE, num_blocks=1100,
+        name="hits_two_routers", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100,
         system_words=(256, 256), question_words=(12, 36), answer_words=16, new_tokens=4, routers=2,
-    ),
-    # Questions about a text that is in the question: what a first request shares is a fifth of it, which the other
-    # routers take for nothing by default.
-    PeerWork(
-        name="hits_documents", engine=REAL, groups=6, users=5, turns=3, concurrency=HITS_AT_ONCE, num_blocks=1100,
-        system_words=(48, 48), question_words=(150, 250), answer_words=16, new_tokens=4,
     ),
     # Four of the longest requests fit into a replica, about half of all unique blocks into the fleet, so that what is
     # cached is thrown out again. A conversation is played to its end at once, so little of that would have been hit.
     PeerWork(
-        name="hits_evicting", engine=REAL, groups=12, users=4, turns=3, concurrency=HITS_AT_ONCE, num_blocks=80,
+        name="hits_evicting", engine=REAL, groups=12, users=4, turns=3, concurrency=8, num_blocks=80,
         system_words=(128, 128), question_words=(12, 36), answer_words=16, new_tokens=4,
     ),
     # The pool is what 24 GB hold beside the weights of the model of the cost model.
