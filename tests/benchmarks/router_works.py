@@ -71,14 +71,8 @@ WORKS = (
     ),
     # As it is run where no router may be missed. Only smg has a way to tell its other routers what it knows; it is on.
     PeerWork(
-        name="hits_two_routers", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100, routers=2,
-        system_words=(256, 256), question_words=(12, 36), answer_words=16, new_tokens=4,
-    ),
-    # Questions about a text that is in the question: what a first request shares is a fifth of it, which the other
-    # routers take for nothing by default.
-    PeerWork(
-        name="hits_documents", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100,
-        system_words=(48, 48), question_words=(150, 250), answer_words=16, new_tokens=4,
+        name="hits_two_routers", engine=REAL, groups=6, users=5, turns=3, concurrency=8, num_blocks=1100,
+        system_words=(256, 256), question_words=(12, 36), answer_words=16, new_tokens=4, routers=2,
     ),
     # Four of the longest requests fit into a replica, about half of all unique blocks into the fleet, so that what is
     # cached is thrown out again. A conversation is played to its end at once, so little of that would have been hit.
