@@ -68,7 +68,8 @@ class GenerationApi:
 
         def reader_of(index: int) -> ChoiceReader:
             logprobs = ChatLogprobs(self._reader.tokenizer) if body.logprobs else None
-            return ChoiceReader("", logprobs, ToolCallParser() if body.usable_tools else None)
+            tool_calls = ToolCallParser() if body.usable_tools else None
+            return ChoiceReader("", logprobs, tool_calls, tells_of_calls=not body.is_one_forced_call)
 
         return self._response(body, prompts, context, ChatFormat(), reader_of)
 
