@@ -27,7 +27,7 @@ def _document() -> dict[str, Any]:
     chunk = copy.deepcopy(document["components"]["schemas"]["CreateCompletionResponse"])
     reason = chunk["properties"]["choices"]["items"]["properties"]["finish_reason"]
     reason.update(type=["string", "null"], enum=[*reason["enum"], None])
-    # With include_usage "all other chunks will also include a usage field, but with a null value", says the schema's text.
+    # With include_usage all chunks but the last have a usage of null: the schema says so in its text alone.
     chunk["properties"]["usage"] = {"anyOf": [chunk["properties"]["usage"], {"type": "null"}]}
     document["components"]["schemas"]["CompletionChunk"] = chunk
     return document

@@ -284,6 +284,8 @@ def test_tool_results_go_on_as_a_conversation(live: LiveServer) -> None:
          "response_format.json_schema.schema"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#"}}}]},
          "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"anyOf": [{"$ref": "#"}]}}}]},
+         "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}]}, "tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
         ({"tools": [*TOOLS, TOOLS[0]]}, "tools"),
