@@ -218,6 +218,20 @@ def test_tool_calls_whole_and_streamed(live: LiveServer, choice: Any, parallel: 
         assert "".join(piece["arguments"] for piece in mine) == function["arguments"]
 
 
+@pytest.mark.parametrize("strict", [True, False, None])
+@pytest.mark.parametrize("limit", [{"pattern": "(?=a)b"}, {"pattern": "(a)\\1"}, {"maxLength": 10**12}], ids=str)
+def test_what_cannot_be_enforced_is_refused_only_when_strict(live: LiveServer, strict: Any, limit: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", **limit}}}
+    function = {"name": "f", "parameters": schema, "strict": strict}
+    answer_format = {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}
+    for fields in ({"response_format": answer_format}, {"tools": [{"type": "function", "function": function}]}):
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "max_tokens": 2, **fields}
+        response = live.client.post("/v1/chat/completions", json=body)
+        assert response.status_code == (400 if strict else 200), response.text
+        if strict:
+            assert str(limit.get("pattern", 10**12)) in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("max_tokens", [1, 5, 12, 20, 30])
 def test_a_call_that_is_cut_is_no_content_whole_and_streamed(live: LiveServer, max_tokens: int) -> None:
     fields = {"tools": TOOLS, "tool_choice": "required", "temperature": 0, "max_tokens": max_tokens}
