@@ -58,8 +58,8 @@ class AnswerFormat(Protocol):
 class EventWriter:
     """Server-sent events of one answer; this one writes those of completions."""
 
-    def __init__(self, head: AnswerHead, object_name: str, usage_is_null: bool = False):
-        """usage_is_null: the chat schema wants `usage: null` in all events before the one with usage (32)."""
+    def __init__(self, head: AnswerHead, object_name: str, usage_is_null: bool):
+        """usage_is_null: where usage comes at the end, the schema wants `usage: null` in all events before it (32)."""
         self._start = head.open_event(object_name)
         self._end = ',"usage":null}\n\n' if usage_is_null else "}\n\n"
 
@@ -160,4 +160,4 @@ class CompletionFormat:
         return answer.model_dump_json().encode()
 
     def event_writer(self, head: AnswerHead, include_usage: bool) -> EventWriter:
-        return EventWriter(head, "text_completion")
+        return EventWriter(head, "text_completion", usage_is_null=include_usage)

@@ -5,20 +5,20 @@ JSON is written as Python's `json.dumps` writes it, without line breaks: small m
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from cluster.api.enforceable_schema import as_grammar, problem_of
 from cluster.api.errors import bad_request
 from cluster.api.tool_calls import CLOSING, OPENING
 from cluster.api.tools import Function
 
-_WRITING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def json_grammar(schema: dict[str, Any], strict: bool) -> str:
-    return f"start: {_json(schema, strict)}"
+    return f"start: {as_grammar(schema, strict)}"
 
 
 def tool_grammar(
@@ -33,7 +33,7 @@ def tool_grammar(
     if required:
         return f"start: {calls}\n{rules}"
     if otherwise is not None:
-        return f"start: {calls} | answer\nanswer: {_json(*otherwise)}\n{rules}"
+        return f"start: {calls} | answer\nanswer: {as_grammar(*otherwise)}\n{rules}"
     start = "(lead body)* TEXT" if parallel else "lead body | TEXT"
     return f"start: {start}\nTEXT: /(.|\\n)*/\nlead[lazy]: TEXT {json.dumps(OPENING)}\n{rules}"
 
@@ -45,27 +45,21 @@ def _call_rules(functions: Sequence[Function]) -> str:
     )
     for number, function in enumerate(functions):
         head = json.dumps(f'{{"name": "{function.name}", "arguments": ')
-        arguments = _json(function.parameters or _NO_PARAMETERS, bool(function.strict))
+        arguments = as_grammar(function.parameters or _NO_PARAMETERS, bool(function.strict))
         rules.append(f'call_{number}: {head} arguments_{number} "}}"\narguments_{number}: {arguments}')
     return "\n".join(rules)
 
 
-def _json(schema: dict[str, Any], strict: bool) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": {**_WRITING, "lenient": not strict}})
+async def check_grammar(grammar_of: Callable[[], str | None], param: str) -> None:
+    """Raises ApiError 400 for a schema that cannot be enforced, before anything is sent to a replica.
 
-
-async def check_grammar(grammar: str, param: str) -> None:
-    """Raises ApiError 400 for a schema that cannot be enforced, before anything is sent to a replica."""
-    problem = await asyncio.to_thread(_problem_of, grammar)
+    grammar_of: makes the grammar, which may take a while; called in another thread.
+    """
+    problem = await asyncio.to_thread(lambda: _problem_of(grammar_of()))
     if problem:
         raise bad_request(f"Invalid value for {param}: {problem}", param)
 
 
 @lru_cache(maxsize=256)
-def _problem_of(grammar: str) -> str:
-    from llguidance import LLMatcher
-
-    message: str = LLMatcher.validate_grammar(grammar)
-    if not message or message.startswith("WARNING"):
-        return ""
-    return message.splitlines()[0].partition(": ")[2][:500] or message[:500]
+def _problem_of(grammar: str | None) -> str:
+    return "" if grammar is None else problem_of(grammar)

@@ -80,7 +80,7 @@ class ChatCompletionRequest(SamplingFields):
     """Without a bound the answer may fill the window. `max_completion_tokens` is the newer name of `max_tokens`."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
@@ -138,7 +138,7 @@ class ChatCompletionRequest(SamplingFields):
         return tool_grammar(
             functions,
             required=choice.mode == "required",
-            parallel=self.parallel_tool_calls is not False,
+            parallel=self.parallel_tool_calls is not False and not choice.is_one_call,
             otherwise=otherwise,
         )
 
@@ -146,6 +146,11 @@ class ChatCompletionRequest(SamplingFields):
     def grammar_field(self) -> str:
         """The field that a grammar which cannot be used is the fault of."""
         return "tools" if self.usable_tools else "response_format"
+
+    @property
+    def is_one_forced_call(self) -> bool:
+        """The client named the function to call, so that its finish reason tells nothing of calls: it is "stop"."""
+        return self.tool_choice is not None and self.tool_choice.is_one_call
 
     @property
     def num_top_logprobs(self) -> int | None:
@@ -157,8 +162,8 @@ class ChatCompletionRequest(SamplingFields):
 
     @property
     def answer_limit(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def answer_limit_field(self) -> str:
-        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"

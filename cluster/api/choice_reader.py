@@ -30,12 +30,21 @@ class ChoiceReader:
     """
 
     def __init__(
-        self, prefix: str = "", logprobs: LogprobsFormat | None = None, tool_calls: ToolCallParser | None = None
+        self,
+        prefix: str = "",
+        logprobs: LogprobsFormat | None = None,
+        tool_calls: ToolCallParser | None = None,
+        tells_of_calls: bool = True,
     ):
-        """prefix: the echoed prompt. tool_calls: where the answer may hold some."""
+        """prefix: the echoed prompt. tool_calls: where the answer may hold some.
+
+        tells_of_calls: the finish reason of an answer with calls says so; else it is "stop", as the official API has
+        it where the client named the function.
+        """
         self._prefix = prefix
         self._logprobs = logprobs
         self._tool_calls = tool_calls
+        self._tells_of_calls = tells_of_calls
 
     def read(self, chunks: Sequence[TokenChunk]) -> Delta | None:
         """None where nothing is to be written yet. The last chunk must not be a failure."""
@@ -47,9 +56,9 @@ class ChoiceReader:
         reason = None if last is None else _REASONS[last]
         calls: list[ToolCallDelta] = []
         if self._tool_calls is not None:
-            parsed = self._tool_calls.feed(text, final=reason is not None)
+            parsed = self._tool_calls.feed(text, final=reason is not None, is_cut=reason == "length")
             text, calls = parsed.content, parsed.calls
-            if reason == "stop" and self._tool_calls.num_calls:
+            if reason == "stop" and self._tool_calls.num_calls and self._tells_of_calls:
                 reason = "tool_calls"
         if not text and not calls and reason is None:
             return None

@@ -31,11 +31,9 @@ def _is_token_ids(value: Any) -> bool:
 
 
 class CompletionRequest(SamplingFields):
-    """`max_tokens: 0` computes the prompt alone: with `echo` and `logprobs` it scores a text (12), without `echo` the
-    answer is empty and the prompt's pages are warm."""
+    """With `max_tokens: 0`, `echo` and `logprobs` score a text (12)."""
 
     prompt: Annotated[Any, BeforeValidator(_prompt_list)]
-    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool | None = None
 

@@ -68,7 +68,8 @@ class GenerationApi:
 
         def reader_of(index: int) -> ChoiceReader:
             logprobs = ChatLogprobs(self._reader.tokenizer) if body.logprobs else None
-            return ChoiceReader("", logprobs, ToolCallParser() if body.usable_tools else None)
+            tool_calls = ToolCallParser() if body.usable_tools else None
+            return ChoiceReader("", logprobs, tool_calls, tells_of_calls=not body.is_one_forced_call)
 
         return self._response(body, prompts, context, ChatFormat(), reader_of)
 
@@ -94,8 +95,8 @@ class GenerationApi:
         """The checked body and its one prompt. Raises ApiError."""
         body = validate(ChatCompletionRequest, drop_unsupported(fields, CHAT_NEUTRAL))
         self._check_common(body, 1)
-        if body.grammar is not None:
-            await check_grammar(body.grammar, body.grammar_field)
+        if body.usable_tools or body.response_format is not None:
+            await check_grammar(lambda: body.grammar, body.grammar_field)
         space = context.extra_keys(body.cache_salt).cache_salt
         return body, [await self._reader.chat(body.messages, body.usable_tools, space)]
 

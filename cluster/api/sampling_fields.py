@@ -65,7 +65,10 @@ class StreamOptions(BaseModel):
 
 
 class SamplingFields(BaseModel):
-    """Strict: a number in quotes is the caller's mistake and no number (16). NaN and infinity are refused (18)."""
+    """Strict: a number in quotes is the caller's mistake and no number (16). NaN and infinity are refused (18).
+
+    `max_tokens: 0` computes the prompt alone: the answer is empty and the prompt's pages are warm (12).
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -84,7 +87,7 @@ class SamplingFields(BaseModel):
     repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION_PENALTY, le=10)] | None = None
     logit_bias: Annotated[Any, BeforeValidator(_logit_bias)] = ()
     min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None

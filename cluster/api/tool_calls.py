@@ -42,8 +42,8 @@ class _State(Enum):
 
 
 class ToolCallParser:
-    """Gives the same whether the text comes whole or in pieces. A call that was cut before its name was complete is
-    content: nothing of the answer is lost."""
+    """Gives the same whether the text comes whole or in pieces. A call that ends before its arguments begin is neither
+    a call nor content: no client could use it."""
 
     def __init__(self, new_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(12)}"):
         self._new_id = new_id
@@ -53,8 +53,9 @@ class ToolCallParser:
         self._in_string = self._escaped = False
         self.num_calls = 0
 
-    def feed(self, text: str, final: bool = False) -> ParsedText:
-        """What became certain with this text. final: nothing will follow."""
+    def feed(self, text: str, final: bool = False, is_cut: bool = False) -> ParsedText:
+        """What became certain with this text. final: nothing will follow. is_cut: more would have followed, so that
+        what may be the beginning of a call at the end is taken for one."""
         self._buffer += text
         parsed = ParsedText()
         step = {
@@ -66,7 +67,7 @@ class ToolCallParser:
         while step[self._state](parsed):
             pass
         if final:
-            self._end(parsed)
+            self._end(parsed, is_cut)
         return parsed
 
     def _content(self, parsed: ParsedText) -> bool:
@@ -125,11 +126,11 @@ class ToolCallParser:
             self._buffer, self._state = after, _State.CONTENT
         return bool(closing)
 
-    def _end(self, parsed: ParsedText) -> None:
+    def _end(self, parsed: ParsedText, is_cut: bool) -> None:
         if self._state is _State.CONTENT:
-            parsed.content += self._buffer.rstrip() if self.num_calls else self._buffer
-        elif self._state is _State.HEAD:
-            parsed.content += OPENING + self._buffer
+            held = _num_held(self._buffer) if is_cut else 0
+            text = self._buffer[: len(self._buffer) - held]
+            parsed.content += text.rstrip() if self.num_calls or held else text
         self._buffer = ""
 
 

@@ -49,10 +49,14 @@ class Tool(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """mode: "none", "auto" or "required". names: the only functions that may be called; None allows all."""
+    """mode: "none", "auto" or "required". names: the only functions that may be called; None allows all.
+
+    is_one_call: the answer is one call of the named function and nothing else.
+    """
 
     mode: str
     names: tuple[str, ...] | None = None
+    is_one_call: bool = False
 
 
 def read_tool_choice(value: Any) -> ToolChoice | None:
@@ -63,7 +67,7 @@ def read_tool_choice(value: Any) -> ToolChoice | None:
         return ToolChoice(value)
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "function":
-        return ToolChoice("required", (_function_name(value),))
+        return ToolChoice("required", (_function_name(value),), is_one_call=True)
     if kind == "allowed_tools":
         allowed = value.get("allowed_tools")
         if isinstance(allowed, dict) and allowed.get("mode") in ("auto", "required"):

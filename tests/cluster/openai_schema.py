@@ -27,6 +27,8 @@ def _document() -> dict[str, Any]:
     chunk = copy.deepcopy(document["components"]["schemas"]["CreateCompletionResponse"])
     reason = chunk["properties"]["choices"]["items"]["properties"]["finish_reason"]
     reason.update(type=["string", "null"], enum=[*reason["enum"], None])
+    # With include_usage all chunks but the last have a usage of null: the schema says so in its text alone.
+    chunk["properties"]["usage"] = {"anyOf": [chunk["properties"]["usage"], {"type": "null"}]}
     document["components"]["schemas"]["CompletionChunk"] = chunk
     return document
 

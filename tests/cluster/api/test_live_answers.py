@@ -195,23 +195,72 @@ def test_tool_calls_whole_and_streamed(live: LiveServer, choice: Any, parallel: 
     answer = live.chat("weather?", **fields)
     check("CreateChatCompletionResponse", answer)
     calls = answer["choices"][0]["message"]["tool_calls"]
-    assert parallel or len(calls) == 1
-    assert parallel or answer["choices"][0]["finish_reason"] == "tool_calls"
-    # A call that is cut within its name is told as content.
-    assert answer["choices"][0]["message"]["content"] is None or answer["choices"][0]["finish_reason"] == "length"
+    is_one = not parallel or isinstance(choice, dict)
+    assert len(calls) == 1 or not is_one
+    reason = "stop" if isinstance(choice, dict) else "tool_calls"
+    assert answer["choices"][0]["finish_reason"] in ([reason] if is_one else [reason, "length"])
+    assert answer["choices"][0]["message"]["content"] is None
     functions = [call["function"] for call in calls]
     for function in functions[:-1] if answer["choices"][0]["finish_reason"] == "length" else functions:
         arguments = json.loads(function["arguments"])
         assert arguments == {} if function["name"] == "stop_all" else arguments["city"] in ("Oslo", "Rome")
         assert isinstance(choice, str) or function["name"] == "get_weather"
     messages = [{"role": "user", "content": "weather?"}]
-    deltas = [each["delta"] for each in streamed(live, "/v1/chat/completions", messages=messages, **fields)]
+    choices = streamed(live, "/v1/chat/completions", messages=messages, **fields)
+    assert choices[-1]["finish_reason"] == answer["choices"][0]["finish_reason"]
+    deltas = [each["delta"] for each in choices]
+    assert not any(delta.get("content") for delta in deltas)
     pieces = [piece for delta in deltas for piece in delta.get("tool_calls", ())]
     assert len({piece["id"] for piece in pieces if "id" in piece}) == len(calls)
     for index, function in enumerate(functions):
         mine = [piece["function"] for piece in pieces if piece["index"] == index]
         assert mine[0]["name"] == function["name"]
         assert "".join(piece["arguments"] for piece in mine) == function["arguments"]
+
+
+@pytest.mark.parametrize("strict", [True, False, None])
+@pytest.mark.parametrize("limit", [{"pattern": "(?=a)b"}, {"pattern": "(a)\\1"}, {"maxLength": 10**12}], ids=str)
+def test_what_cannot_be_enforced_is_refused_only_when_strict(live: LiveServer, strict: Any, limit: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", **limit}}}
+    function = {"name": "f", "parameters": schema, "strict": strict}
+    answer_format = {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}
+    for fields in ({"response_format": answer_format}, {"tools": [{"type": "function", "function": function}]}):
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "max_tokens": 2, **fields}
+        response = live.client.post("/v1/chat/completions", json=body)
+        assert response.status_code == (400 if strict else 200), response.text
+        if strict:
+            assert str(limit.get("pattern", 10**12)) in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5, 12, 20, 30])
+def test_a_call_that_is_cut_is_no_content_whole_and_streamed(live: LiveServer, max_tokens: int) -> None:
+    fields = {"tools": TOOLS, "tool_choice": "required", "temperature": 0, "max_tokens": max_tokens}
+    choice = live.chat("weather?", **fields)["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert not choice["message"]["content"]
+    messages = [{"role": "user", "content": "weather?"}]
+    choices = streamed(live, "/v1/chat/completions", messages=messages, **fields)
+    assert "".join(each["delta"].get("content") or "" for each in choices) == ""
+    pieces = [piece for each in choices for piece in each["delta"].get("tool_calls", ())]
+    called = "".join(piece["function"]["arguments"] for piece in pieces)
+    assert called == "".join(call["function"]["arguments"] for call in choice["message"].get("tool_calls", ()))
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"tools": TOOLS, "tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {"logprobs": True}],
+    ids=["plain", "tools", "json_object", "logprobs"],
+)
+def test_12_a_chat_answer_of_no_tokens(live: LiveServer, limit: str, fields: dict[str, Any]) -> None:
+    answer = live.chat("hello", **{limit: 0}, **fields)
+    check("CreateChatCompletionResponse", answer)
+    choice = answer["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
+    assert answer["usage"]["completion_tokens"] == 0
+    messages = [{"role": "user", "content": "hello"}]
+    (event,) = streamed(live, "/v1/chat/completions", messages=messages, **{limit: 0}, **fields)
+    assert (event["delta"]["content"], event["finish_reason"]) == ("", "length")
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
@@ -248,6 +297,8 @@ def test_tool_results_go_on_as_a_conversation(live: LiveServer) -> None:
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}},
          "response_format.json_schema.schema"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#"}}}]},
+         "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"anyOf": [{"$ref": "#"}]}}}]},
          "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}]}, "tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),

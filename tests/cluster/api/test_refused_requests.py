@@ -211,7 +211,9 @@ async def test_14_a_chat_that_fills_the_window(api: Api) -> None:
     error = refused(api, await api.chat("~" * num_letters))
     assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
     assert (await api.chat("~" * (num_letters - 1))).status_code == 200
-    assert api.engine.requests[0].sampling.max_tokens == 1
+    for limit in ("max_tokens", "max_completion_tokens"):
+        assert (await api.chat("~" * num_letters, **{limit: 0})).status_code == 200
+    assert [request.sampling.max_tokens for request in api.engine.requests] == [1, 0, 0]
 
 
 async def test_57_a_hopeless_prompt_is_refused_unread(

@@ -61,7 +61,7 @@ async def test_31_32_one_last_chunk_with_usage_when_asked_for(api: Api, options:
         assert chunks[-1]["choices"] == []
         assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
         assert chunks[-1]["usage"]["completion_tokens"] == 2
-        assert all(chunk.get("usage") is None for chunk in chunks[:-1])
+        assert all(chunk["usage"] is None for chunk in chunks[:-1])
 
 
 async def test_chunks_without_text_send_nothing(api: Api) -> None:

@@ -18,11 +18,11 @@ def parser() -> ToolCallParser:
     return ToolCallParser(lambda: f"call_{next(ids)}")
 
 
-def parsed(*pieces: str) -> ParsedText:
+def parsed(*pieces: str, is_cut: bool = False) -> ParsedText:
     """All that the pieces gave, joined as a client joins them."""
     each, joined = parser(), ParsedText()
     for number, piece in enumerate(pieces):
-        part = each.feed(piece, final=number == len(pieces) - 1)
+        part = each.feed(piece, final=number == len(pieces) - 1, is_cut=is_cut)
         joined.content += part.content
         for call in part.calls:
             joined.add_call(call)
@@ -48,12 +48,12 @@ def test_content_and_calls(text: str, content: str, num_calls: int) -> None:
     assert found.calls == expected
 
 
-@given(cuts=st.lists(st.integers(0, 200), max_size=12))
-def test_a40_any_cut_gives_the_same(cuts: list[int]) -> None:
-    text = f"so: <tool {CALL}\n{CALL} and \n then"
+@given(cuts=st.lists(st.integers(0, 200), max_size=12), length=st.integers(0, 200), is_cut=st.booleans())
+def test_a40_any_cut_gives_the_same(cuts: list[int], length: int, is_cut: bool) -> None:
+    text = f"so: <tool {CALL}\n{CALL} and \n then"[:length]
     edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     pieces = [text[start:end] for start, end in itertools.pairwise(edges)]
-    assert parsed(*pieces) == parsed(text)
+    assert parsed(*pieces or [text], is_cut=is_cut) == parsed(text, is_cut=is_cut)
 
 
 def test_arguments_come_as_they_are_written() -> None:
@@ -68,8 +68,15 @@ def test_arguments_come_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("cut", ["<tool_call>\n", '<tool_call>\n{"name": "ge', '<tool_call>\n{"name": "get", "argum'])
-def test_what_is_cut_before_its_name_is_known_is_content(cut: str) -> None:
-    assert parsed("a", cut) == ParsedText(f"a{cut}", [])
+def test_what_is_cut_before_its_arguments_begin_is_no_content(cut: str) -> None:
+    assert parsed("a", cut) == parsed("a \n", cut, is_cut=True) == ParsedText("a", [])
+
+
+@pytest.mark.parametrize("length", range(1, len(CALL)))
+def test_no_part_of_a_call_that_was_cut_is_content(length: int) -> None:
+    assert parsed(CALL[:length], is_cut=True).content == ""
+    assert parsed(f"Let me see. {CALL}\n{CALL[:length]}", is_cut=True).content == "Let me see."
+    assert parsed(f"Let me see. {CALL[:length]}", is_cut=True).content == "Let me see."
 
 
 def test_tools_stand_in_the_system_message() -> None:
