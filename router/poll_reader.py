@@ -46,11 +46,11 @@ class PollReader:
         for member, data in registrations.items():
             if data == TOMBSTONE:
                 declared_dead.add(member)
-            elif data is not None and (registration := self._read_registration(member, data)) is not None:
+            elif data is not None and (registration := self._read_registration(member, data, now)) is not None:
                 found[member] = registration
         left = self._membership.update(found, declared_dead, now)
         for registration in left:
-            self._state.retire(registration)
+            self._state.retire(registration, now)
         return [RedisKeys.member(registration.replica_id, registration.incarnation) for registration in left]
 
     def take_heartbeats(self, heartbeats: Mapping[str, Renewed], now: float) -> dict[str, wire.ReplicaHeartbeat]:
@@ -100,7 +100,7 @@ class PollReader:
         gone = {name for name, since in self._gone_since.items() if now - since > FORGET_SECONDS}
         return [name for name in members if name in gone], [name for name in routers if name in gone]
 
-    def _read_registration(self, member: str, data: bytes) -> wire.ReplicaRegistration | None:
+    def _read_registration(self, member: str, data: bytes, now: float) -> wire.ReplicaRegistration | None:
         try:
             registration = wire.decode_registration(data)
         except WireError:
@@ -111,7 +111,7 @@ class PollReader:
             return None
         if registration.block_size != self._hasher.block_size or not self._hasher.agrees_with(registration.canary):
             self._refuse(member, data, "foreign")  # its keys mean other blocks: routable, never warm (A30)
-            self._state.mark_foreign(registration.replica_id)
+            self._state.mark_foreign(registration.replica_id, now)
             return None
         return registration
 

@@ -156,7 +156,7 @@ class PrefixRouter:
 
     def forget_cached(self) -> None:
         """All replicas have emptied their caches: nothing is warm anywhere, whatever is still on its way from Redis."""
-        self._state.clear()
+        self._state.clear(self._clock())
         for replica_id in self._running_set.replicas:
             self._policy.policy.forget(replica_id)
 

@@ -26,18 +26,18 @@ class RangeRepair:
         self._connection, self._state, self._metrics = connection, state, metrics
 
     def repair(
-        self, member: str, stream: FollowedStream, heartbeat: ReplicaHeartbeat, ranges: Collection[int]
+        self, member: str, stream: FollowedStream, heartbeat: ReplicaHeartbeat, ranges: Collection[int], now: float
     ) -> int | None:
         """How many blocks were wrong, or None where Redis does not hold what would tell. Raises as the connection."""
         truth = self._truth(member, stream.seq, sorted(ranges))
         if truth is None or any(truth.digests[number] != heartbeat.digests[number] for number in ranges):
             return None
-        return self._correct(stream.registration, truth)
+        return self._correct(stream.registration, truth, now)
 
-    def _correct(self, registration: ReplicaRegistration, truth: KeySet) -> int | None:
+    def _correct(self, registration: ReplicaRegistration, truth: KeySet, now: float) -> int | None:
         """Makes the mirror hold exactly `truth` in its ranges. None where this incarnation does not count any more."""
         before = self._state.stats(registration)
-        if before is None or not self._state.apply(registration, [BlocksStored(tuple(truth))]):
+        if before is None or not self._state.apply(registration, [BlocksStored(tuple(truth))], now):
             return None
         between = self._state.stats(registration)
         if between is not None and any(between.digests[number] != truth.digests[number] for number in truth.ranges):

@@ -175,7 +175,7 @@ class RedisFollower:
         self, member: str, stream: FollowedStream, heartbeat: wire.ReplicaHeartbeat, ranges: list[int], now: float
     ) -> None:
         """Where it cannot be done now, a mirror with some wrong blocks is better than an older snapshot."""
-        num_wrong = self._repair.repair(member, stream, heartbeat, ranges)
+        num_wrong = self._repair.repair(member, stream, heartbeat, ranges, now)
         stream.note_repair(now)
         if num_wrong is None:
             logger.warning("%s: %d ranges differ and cannot be repaired yet", member, len(ranges))
@@ -239,5 +239,5 @@ class RedisFollower:
             self._metrics.count_dropped("malformed")
             stream.broken = True
             return
-        if stream.accepts(batch) and not self._state.apply(stream.registration, batch.events):
+        if stream.accepts(batch) and not self._state.apply(stream.registration, batch.events, self._clock()):
             stream.broken = True  # it failed here a moment ago: what comes now is not applied, it joins again

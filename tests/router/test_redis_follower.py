@@ -47,6 +47,21 @@ def test_stored_removed_cleared_are_followed(up: World) -> None:
     expect_mirrored(router, replica)
 
 
+def test_after_a_reset_no_router_expects_what_was_on_its_way_before_it(up: World) -> None:
+    replica = up.replica()
+    routers = up.router("ingress-1"), up.router("ingress-2")
+    for router in routers:
+        expect_mirrored(router, replica)
+    before, after = tokens("before", 608), tokens("after", 608)
+    routers[0].route(request(before, "before"))
+    replica.publisher.publish([CacheCleared()])
+    for router in routers:
+        router.forget_cached()
+    routers[0].route(request(after, "after"))
+    wait_until(lambda: routers[1].explain(request(after)).predicted_hit_tokens, "the other router is told")
+    assert [router.explain(request(before)).predicted_hit_tokens for router in routers] == [0, 0]
+
+
 def test_c14_c17_a_late_router_loads_snapshots_before_it_is_ready(up: World) -> None:
     replicas = [up.replica(f"replica-{name}") for name in "abc"]
     for number in range(30):
