@@ -130,6 +130,17 @@ class FollowedReplicas:
             stats = self._mirror.stats(known.slot)
             return replace(stats, sums=list(stats.sums))
 
+    def has_room(self, num_keys: int) -> bool:
+        with self._lock:
+            return self._mirror.has_room(num_keys)
+
+    def reset_refused(self, registration: ReplicaRegistration) -> None:
+        """Nothing is missing there any more, or what is missing is about to be stored again."""
+        with self._lock:
+            known = self._current(registration)
+            if known is not None:
+                self._mirror.stats(known.slot).num_refused = 0
+
     def mark_foreign(self, replica_id: str, now: float) -> None:
         with self._lock:
             known = self._get(replica_id)
@@ -160,6 +171,12 @@ class FollowedReplicas:
     def num_blocks(self) -> int:
         with self._lock:
             return self._mirror.num_blocks
+
+    @property
+    def num_refused(self) -> int:
+        """Blocks that replicas hold and for which the mirror had no room."""
+        with self._lock:
+            return sum(self._mirror.stats(known.slot).num_refused for known in self._replicas.values())
 
     # With the lock held.
 

@@ -32,7 +32,7 @@ class KnownReplica:
         unsure = UNSURE_SECONDS if now < self.emptied_at + SETTLE_SECONDS else 0.0
         return sent_at <= self.emptied_at + unsure
 
-    def describe(self, num_blocks: int, now: float) -> dict[str, object]:
+    def describe(self, num_blocks: int, num_refused: int, now: float) -> dict[str, object]:
         view = self.load.view("", 0, now)
         return {
             "registered": self.registration is not None,
@@ -40,6 +40,7 @@ class KnownReplica:
             "foreign": self.foreign,
             "failed": now < self.failed_until,
             "num_blocks": num_blocks,
+            "num_refused_blocks": num_refused,
             "num_running": view.num_running,
             "num_waiting": view.num_waiting,
             "queued_prefill_tokens": view.queued_prefill_tokens,

@@ -155,10 +155,11 @@ class RouterState(FollowedReplicas):
     def describe(self, now: float) -> dict[str, dict[str, object]]:
         """Per replica what is known of it, for people."""
         with self._lock:
-            return {
-                replica_id: known.describe(self._mirror.stats(known.slot).num_keys, now)
-                for replica_id, known in self._replicas.items()
-            }
+            found = {}
+            for replica_id, known in self._replicas.items():
+                stats = self._mirror.stats(known.slot)
+                found[replica_id] = known.describe(stats.num_keys, stats.num_refused, now)
+            return found
 
     # With the lock held.
 

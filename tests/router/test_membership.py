@@ -115,15 +115,14 @@ def test_c20_drift_is_only_judged_at_the_same_sequence_number() -> None:
     keys = [bytes([n] * 16) for n in (1, 2, 4, 255)]  # in the ranges 0, 0, 1 and 63
     stream = FollowedStream.from_snapshot(A, seq=4, now=0.0)
 
-    def stats(held: list[bytes], num_refused: int = 0) -> SlotStats:
-        return SlotStats(len(held), num_refused, list(range_digests(held)))
+    def stats(held: list[bytes]) -> SlotStats:
+        return SlotStats(len(held), 0, list(range_digests(held)))
 
     assert stream.drifted_ranges(heartbeat(4, keys), stats(keys)) == []
     assert stream.drifted_ranges(heartbeat(5, keys), stats([])) == []
     assert stream.drifted_ranges(heartbeat(4, keys), stats([])) == [0, 1, 63]
     assert stream.drifted_ranges(heartbeat(4, keys), stats(keys[1:])) == [0]
     assert stream.drifted_ranges(heartbeat(4, keys[:3]), stats(keys)) == [63]
-    assert stream.drifted_ranges(heartbeat(4, keys), stats([], num_refused=1)) == []
 
 
 def test_repairs_before_which_no_batch_came_become_rare() -> None:
@@ -137,6 +136,9 @@ def test_repairs_before_which_no_batch_came_become_rare() -> None:
     assert stream.accepts(EventBatch(5, ()))
     stream.note_repair(0.0)
     assert stream.resync_at == MIN_RESYNC_SECONDS
+    assert stream.accepts(EventBatch(6, ()))
+    stream.note_repair(0.0, was_full=True)  # a full mirror may be so again with each batch
+    assert stream.resync_at == MAX_RESYNC_SECONDS
 
 
 def test_resyncs_that_bring_nothing_new_become_rare() -> None:
