@@ -18,6 +18,7 @@ key_tuples = st.lists(block_keys, max_size=20).map(tuple)
 names = st.text(st.characters(codec="utf-8"), max_size=100)
 measures = st.floats(0.0, allow_nan=False, allow_infinity=False)
 uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+revisions = st.integers(0, wire.MAX_REVISION)
 events = st.one_of(st.builds(BlocksStored, key_tuples), st.builds(BlocksRemoved, key_tuples), st.builds(CacheCleared))
 loads = st.builds(wire.ReplicaLoad, uint32, uint32, uint64, uint64, uint64, measures, measures)
 reservations = st.builds(wire.Reservation, names, measures, uint64, key_tuples)
@@ -56,7 +57,7 @@ RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ),
     "policy": (
         st.builds(
-            wire.PolicySetting, uint64, names, st.lists(st.tuples(names, measures), max_size=8).map(tuple), names
+            wire.PolicySetting, revisions, names, st.lists(st.tuples(names, measures), max_size=8).map(tuple), names
         ),
         wire.encode_policy,
         wire.decode_policy,

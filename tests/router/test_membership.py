@@ -5,7 +5,7 @@ from cache.wire import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistr
 from router.followed_stream import MAX_RESYNC_SECONDS, MIN_RESYNC_SECONDS, FollowedStream
 from router.index_mirror import SlotStats
 from router.ladder import STALE_BOUND_SECONDS
-from router.membership import GRACE_SECONDS, MAX_SUPERSEDED, Membership
+from router.membership import GRACE_SECONDS, MAX_SUPERSEDED, RETURN_SECONDS, Membership
 
 
 def registration(replica_id: str, incarnation: str = "1", started_at: float = 1.0) -> ReplicaRegistration:
@@ -79,6 +79,33 @@ def test_58_a_later_incarnation_whose_clock_is_behind_counts_when_the_other_is_g
     assert membership.update({**BOTH, "a/2": behind}, set(), 0.1) == []
     assert membership.update({"a/2": behind, "b/1": B}, set(), 0.2) == [A]
     assert membership.registrations["a/2"] == behind
+
+
+def test_58_a_successor_that_never_lived_has_superseded_nobody() -> None:
+    membership = Membership()
+    ghost = registration("a", "2", started_at=2.0)
+    membership.update(BOTH, set(), 0.0)
+    membership.note_heartbeat("a/1")
+    assert membership.update({**BOTH, "a/2": ghost}, set(), 1.0) == [A]
+    assert membership.update(BOTH, set(), 2.0) == []
+    assert membership.update(BOTH, set(), 3.0) == [ghost]
+    membership.update(BOTH, set(), 3.0 + RETURN_SECONDS - 0.1)
+    assert set(membership.registrations) == {"b/1"}
+    membership.update(BOTH, set(), 3.0 + RETURN_SECONDS)
+    assert set(membership.registrations) == {"a/1", "b/1"}
+
+
+def test_58_a_successor_that_lived_has_superseded_for_good() -> None:
+    membership = Membership()
+    second = registration("a", "2", started_at=2.0)
+    membership.update(BOTH, set(), 0.0)
+    membership.update({**BOTH, "a/2": second}, set(), 1.0)
+    membership.note_heartbeat("a/2")
+    membership.note_heartbeat("nobody")
+    membership.update(BOTH, set(), 2.0)
+    assert membership.update(BOTH, set(), 3.0) == [second]
+    membership.update(BOTH, set(), 1000.0)
+    assert set(membership.registrations) == {"b/1"}
 
 
 def test_58_superseded_names_are_bounded() -> None:

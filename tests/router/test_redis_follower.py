@@ -1,5 +1,6 @@
 """Routers and replicas around one real Redis: what one publishes the others know, whatever happens to the server."""
 
+import time
 from itertools import count
 
 import pytest
@@ -447,3 +448,18 @@ def test_every_key_has_a_ttl(up: World) -> None:
         lives = {name: client.pttl(name) for name in client.keys("*")}
     assert len(lives) == 7
     assert all(life > 0 for life in lives.values()), lives
+
+
+def test_58_a_registration_from_the_future_keeps_nobody_out(up: World) -> None:
+    """The wrong record is never renewed and never expires; what it claims is no replica's."""
+    registry = CollectorRegistry()
+    replica, router = up.replica(incarnation="01"), up.router(registry=registry)
+    expect_mirrored(router, replica)
+    wrong = wire.ReplicaRegistration("replica-a", "00", HASHER.canary, 16, 10_000, time.time() + 3600)
+    with up.server.client() as client:
+        client.set(KEYS.registration("replica-a/00"), wire.encode_registration(wrong))
+        client.sadd(KEYS.members, "replica-a/00")
+    wait_until(lambda: value(registry, "warmlane_index_dropped_records_total", reason="malformed") == 1, "counted")
+    replica.compute(PROMPT)
+    expect_mirrored(router, replica)
+    assert described(router)["replica-a"]["incarnation"] == "01"
