@@ -31,7 +31,14 @@ def switch(now_ns: int = 1000) -> PolicySwitch:
     [
         ("fastest", {}, "policy must be one of random, round_robin, .*, got 'fastest'"),
         ("lmetric", {"speed": 1.0}, "policy lmetric has no weight 'speed'; it has: count_waiting"),
-        ("lmetric", {"count_waiting": -1.0}, "weight count_waiting of policy lmetric must be finite and at least 0"),
+        ("lmetric", {"count_waiting": -1.0}, "weight count_waiting of policy lmetric must be 0 to 1e\\+09, got -1.0"),
+        (
+            "lmetric",
+            {"count_waiting": 10**400},
+            "weight count_waiting of policy lmetric must be 0 to 1e\\+09, got 1000",
+        ),
+        ("expected_finish", {"decode": 1e308}, "weight decode of policy expected_finish must be 0 to 1e\\+09"),
+        ("expected_finish", {"stall": float("nan")}, "weight stall of policy expected_finish must be 0 to 1e\\+09"),
         ("random", {"margin": 1.0}, "policy random has no weight 'margin'; it has: none"),
     ],
 )
