@@ -12,6 +12,9 @@ from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 from cache.key_set import NUM_RANGES
 from cache.wire_format import RecordKind, RecordReader, RecordWriter, WireError
 
+MAX_REVISION = 2**63 - 1
+"""Of a policy: nanoseconds of the wall clock until the year 2262."""
+
 _STORED, _REMOVED, _CLEARED = range(1, 4)
 
 
@@ -213,6 +216,7 @@ def decode_reservations(data: bytes) -> ReservationList:
 
 def encode_policy(setting: PolicySetting) -> bytes:
     out = RecordWriter(RecordKind.POLICY)
+    _check_revision(setting.revision)
     out.pack("Q", setting.revision)
     out.string(setting.name)
     out.pack("H", len(setting.weights))
@@ -226,9 +230,15 @@ def encode_policy(setting: PolicySetting) -> bytes:
 def decode_policy(data: bytes) -> PolicySetting:
     record = RecordReader(data, RecordKind.POLICY)
     (revision,) = record.unpack("Q")
+    _check_revision(revision)
     name = record.string()
     (count,) = record.unpack("H")
     weights = tuple((record.string(), record.measure()) for _ in range(count))
     configured = record.string()
     record.end()
     return PolicySetting(revision, name, weights, configured)
+
+
+def _check_revision(revision: int) -> None:
+    if not 0 <= revision <= MAX_REVISION:
+        raise WireError(f"a revision must be 0 to {MAX_REVISION}, got {revision}")

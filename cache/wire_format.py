@@ -1,6 +1,5 @@
 """How fields become bytes: the two halves that `cache.wire` and `cache.snapshot` build their records from."""
 
-import math
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
@@ -9,6 +8,8 @@ from cache.block_hasher import KEY_BYTES, BlockKey
 
 WIRE_VERSION = 2
 MAX_STRING_BYTES = 512
+MAX_MEASURE = 1e18
+"""Seconds, or tokens in a second: no real one comes near, and what is reckoned from several stays finite."""
 
 _MAGIC = 0x57
 _HEADER = struct.Struct("<BBB")
@@ -39,9 +40,9 @@ class RecordWriter:
             raise WireError(f"value out of range: {error}") from error
 
     def measure(self, value: float) -> None:
-        """A duration or a rate: finite and not negative."""
-        if not (math.isfinite(value) and value >= 0.0):
-            raise WireError(f"a measurement must be finite and not negative, got {value}")
+        """A duration or a rate, 0 to MAX_MEASURE."""
+        if not 0.0 <= value <= MAX_MEASURE:
+            raise WireError(f"a measurement must be 0 to {MAX_MEASURE:g}, got {value}")
         self.pack("d", value)
 
     def string(self, text: str) -> None:
@@ -84,8 +85,8 @@ class RecordReader:
     def measure(self) -> float:
         """What `RecordWriter.measure` wrote."""
         (value,) = struct.unpack("<d", self.take(8))
-        if not (math.isfinite(value) and value >= 0.0):
-            raise WireError(f"a measurement must be finite and not negative, got {value}")
+        if not 0.0 <= value <= MAX_MEASURE:
+            raise WireError(f"a measurement must be 0 to {MAX_MEASURE:g}, got {value}")
         return float(value)
 
     def string(self) -> str:

@@ -108,4 +108,4 @@ def read_policy(fields: Mapping[str, Any], weights_field: str) -> tuple[str, dic
     for key, value in weights.items():
         if not isinstance(key, str) or isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{weights_field} must map names to numbers, got {key!r}: {value!r}")
-    return name, {key: float(value) for key, value in weights.items()}
+    return name, dict(weights)  # which of them the policy takes, and how large they may be, it says itself

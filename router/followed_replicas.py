@@ -13,6 +13,8 @@ from router.known_replica import KnownReplica
 
 KEYS_PER_HOLD = 512
 """So many keys are written in one hold of the lock: the snapshot of a large replica must not stop routing."""
+RESET_TOLD_SECONDS = 2.0
+"""An event that says so this soon after a reset of all caches speaks of that reset: what was sent since then counts."""
 FAILED_SECONDS = 3.0
 """So long a replica that failed is a last resort, and what Redis still says about it is not believed."""
 
@@ -76,7 +78,7 @@ class FollowedReplicas:
             known = self._replicas.get(replica_id)
             return known is None or now >= known.failed_until
 
-    def apply(self, registration: ReplicaRegistration, events: Iterable[KVEvent]) -> bool:
+    def apply(self, registration: ReplicaRegistration, events: Iterable[KVEvent], now: float) -> bool:
         """False where this incarnation does not count any more."""
         for event in events:
             keys = () if isinstance(event, CacheCleared) else event.keys
@@ -91,6 +93,8 @@ class FollowedReplicas:
                         self._mirror.remove(known.slot, keys[start : start + KEYS_PER_HOLD])
                     else:
                         self._renew_slot(known)
+                        if now > known.emptied_at + RESET_TOLD_SECONDS:
+                            known.emptied_at = now
         return True
 
     def withdraw(self, registration: ReplicaRegistration, keys: Sequence[BlockKey]) -> bool:
@@ -112,11 +116,11 @@ class FollowedReplicas:
                     found += self._mirror.published_keys(table)
         return found
 
-    def clear(self) -> None:
+    def clear(self, now: float) -> None:
         """All replicas have emptied their caches."""
         with self._lock:
             for known in self._replicas.values():
-                self._renew_slot(known)
+                self._empty(known, now)
 
     def stats(self, registration: ReplicaRegistration) -> SlotStats | None:
         with self._lock:
@@ -126,26 +130,37 @@ class FollowedReplicas:
             stats = self._mirror.stats(known.slot)
             return replace(stats, sums=list(stats.sums))
 
-    def mark_foreign(self, replica_id: str) -> None:
+    def has_room(self, num_keys: int) -> bool:
+        with self._lock:
+            return self._mirror.has_room(num_keys)
+
+    def reset_refused(self, registration: ReplicaRegistration) -> None:
+        """Nothing is missing there any more, or what is missing is about to be stored again."""
+        with self._lock:
+            known = self._current(registration)
+            if known is not None:
+                self._mirror.stats(known.slot).num_refused = 0
+
+    def mark_foreign(self, replica_id: str, now: float) -> None:
         with self._lock:
             known = self._get(replica_id)
             if known.registration is not None:
-                self._retire(known)
+                self._retire(known, now)
             known.foreign = True
 
-    def retire(self, registration: ReplicaRegistration) -> None:
+    def retire(self, registration: ReplicaRegistration, now: float) -> None:
         """The incarnation is gone: nothing is warm there any more."""
         with self._lock:
             known = self._current(registration)
             if known is not None:
-                self._retire(known)
+                self._retire(known, now)
 
     def fail(self, replica_id: str, now: float) -> None:
         """Its slot leaves the live mask at once; what Redis says about it is not believed for FAILED_SECONDS."""
         with self._lock:
             known = self._get(replica_id)
             known.failed_until = now + FAILED_SECONDS
-            self._retire(known)
+            self._retire(known, now)
 
     def set_predicted_seconds(self, seconds: float) -> None:
         """How long a prediction lives from now on."""
@@ -156,6 +171,12 @@ class FollowedReplicas:
     def num_blocks(self) -> int:
         with self._lock:
             return self._mirror.num_blocks
+
+    @property
+    def num_refused(self) -> int:
+        """Blocks that replicas hold and for which the mirror had no room."""
+        with self._lock:
+            return sum(self._mirror.stats(known.slot).num_refused for known in self._replicas.values())
 
     # With the lock held.
 
@@ -176,6 +197,10 @@ class FollowedReplicas:
         known.slot = self._mirror.add_slot()
         self._mirror.enliven(known.slot)
 
-    def _retire(self, known: KnownReplica) -> None:
-        known.registration = None
+    def _empty(self, known: KnownReplica, now: float) -> None:
+        known.emptied_at = now
         self._renew_slot(known)
+
+    def _retire(self, known: KnownReplica, now: float) -> None:
+        known.registration = None
+        self._empty(known, now)

@@ -51,11 +51,13 @@ class FollowedStream:
         self.unreadable_seconds = min(MAX_RESYNC_SECONDS, max(MIN_RESYNC_SECONDS, 2 * self.unreadable_seconds))
         self.read_at = now + self.unreadable_seconds
 
-    def note_repair(self, now: float) -> None:
+    def note_repair(self, now: float, was_full: bool = False) -> None:
         """Ranges were repaired, or could not be, or there was no newer snapshot: if that is needed again before a batch
-        has come, it waits."""
+        has come, it waits. was_full: the mirror was too small for it, and may be again with each batch."""
         again = self.repaired_at == self.seq
         self.resync_seconds = min(MAX_RESYNC_SECONDS, 2 * self.resync_seconds) if again else MIN_RESYNC_SECONDS
+        if was_full:
+            self.resync_seconds = MAX_RESYNC_SECONDS
         self.repaired_at, self.resync_at = self.seq, now + self.resync_seconds
 
     def accepts(self, batch: EventBatch) -> bool:
@@ -76,11 +78,9 @@ class FollowedStream:
         return lost
 
     def drifted_ranges(self, heartbeat: ReplicaHeartbeat, stats: SlotStats) -> list[int]:
-        """Ranges of the key space in which the mirror is wrong; none while nothing can be said.
-
-        Only at the same sequence number can the two be compared, and not where the mirror was full.
-        """
-        if heartbeat.last_seq != self.seq or stats.num_refused:
+        """Ranges of the key space in which the mirror is wrong. Only at the same sequence number can the two be
+        compared: none at another."""
+        if heartbeat.last_seq != self.seq:
             return []
         pairs = zip(heartbeat.digests, stats.digests, strict=True)
         return [number for number, (theirs, ours) in enumerate(pairs) if theirs != ours]

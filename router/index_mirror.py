@@ -8,6 +8,8 @@ from cache.key_set import NUM_RANGES, folded
 from router.mirror_sweep import Masks, MirrorSweep, clear
 
 SWEEP_KEYS = 256
+ROOM_PART = 20
+"""So small a part of a full mirror is worth filling again."""
 NUM_TABLES = 256
 """By a key's first byte, so that a range of the key space is some whole tables."""
 TABLES_PER_RANGE = NUM_TABLES // NUM_RANGES
@@ -16,7 +18,7 @@ _NOTHING: list[Masks] = [{}] * NUM_TABLES
 
 @dataclass(slots=True)
 class SlotStats:
-    """What one slot holds, in the terms of a heartbeat. refused: keys left out because the mirror was full.
+    """What one slot holds, in the terms of a heartbeat. num_refused: keys left out because the mirror was full.
 
     sums: for each range of the key space the XOR of the keys held, of which `digests` are the last bits.
     """
@@ -73,6 +75,10 @@ class IndexMirror:
     @property
     def num_predicted(self) -> int:
         return sum(map(len, self._predicted))
+
+    def has_room(self, num_keys: int) -> bool:
+        """Whether so many keys more fit, or at least a good part of all that fit."""
+        return self._max_blocks - self.num_blocks >= max(1, min(num_keys, self._max_blocks // ROOM_PART))
 
     def stats(self, slot: int) -> SlotStats:
         return self._stats[slot]
@@ -145,15 +151,19 @@ class IndexMirror:
         for generation in self._predicted:
             for key in keys:
                 clear(generation, key, bit)
-        self.withdraw(slot, keys)
+        num_absent = len(keys) - self.withdraw(slot, keys)
+        stats = self._stats[slot]
+        stats.num_refused = max(0, stats.num_refused - num_absent)
 
-    def withdraw(self, slot: int, keys: Iterable[BlockKey]) -> None:
-        """These were never published, or are gone; what is expected there still is."""
+    def withdraw(self, slot: int, keys: Iterable[BlockKey]) -> int:
+        """These were never published, or are gone; what is expected there still is. How many were held."""
         bit, stats, holders = 1 << slot, self._stats[slot], self._holders
+        num_before = stats.num_keys
         for key in keys:
             if clear(holders[key[0]], key, bit):
                 stats.num_keys -= 1
                 stats.sums[key[0] >> 2] ^= int.from_bytes(key, "big")
+        return num_before - stats.num_keys
 
     def published_keys(self, table: int) -> list[BlockKey]:
         """Of all slots, as they are now, in one table."""

@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from cache.wire import ReplicaRegistration
 from router.replica_view import LoadTracker
 
+SETTLE_SECONDS = 0.25
+"""So long after caches were emptied other routers' records may still be from before it: two polls and a bit."""
+UNSURE_SECONDS = 0.05
+"""So exactly it is known when another router sent something: its age goes through Redis and back."""
+
 
 @dataclass(slots=True)
 class KnownReplica:
@@ -12,15 +17,22 @@ class KnownReplica:
 
     foreign: its canary differs from ours: its block keys mean nothing here, so it is never warm.
     failed_until: when what Redis says about it is believed again after a failure seen here.
+    emptied_at: when its cache was last empty, or it failed or left: what was sent there before brings nothing (C12).
     """
 
     slot: int
     registration: ReplicaRegistration | None = None
     foreign: bool = False
     failed_until: float = float("-inf")
+    emptied_at: float = float("-inf")
     load: LoadTracker = field(default_factory=LoadTracker)
 
-    def describe(self, num_blocks: int, now: float) -> dict[str, object]:
+    def lost(self, sent_at: float, now: float) -> bool:
+        """Whether what another router sent then was computed, or begun, before the cache was emptied."""
+        unsure = UNSURE_SECONDS if now < self.emptied_at + SETTLE_SECONDS else 0.0
+        return sent_at <= self.emptied_at + unsure
+
+    def describe(self, num_blocks: int, num_refused: int, now: float) -> dict[str, object]:
         view = self.load.view("", 0, now)
         return {
             "registered": self.registration is not None,
@@ -28,6 +40,7 @@ class KnownReplica:
             "foreign": self.foreign,
             "failed": now < self.failed_until,
             "num_blocks": num_blocks,
+            "num_refused_blocks": num_refused,
             "num_running": view.num_running,
             "num_waiting": view.num_waiting,
             "queued_prefill_tokens": view.queued_prefill_tokens,

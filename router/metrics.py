@@ -45,6 +45,9 @@ class RouterMetrics:
         self._drift = drift.labels(**self._labels)  # at zero from the start: rate() does not see a first increase
         self._dropped = counter("index_dropped_records", "Records in Redis that were not used", (*_PROCESS, "reason"))
         self._blocks = gauge("index_blocks", "Block keys in the mirror").labels(**self._labels)
+        self._refused = gauge("index_refused_blocks", "Block keys of replicas that the mirror has no room for").labels(
+            **self._labels
+        )
         self._staleness = gauge("index_staleness_seconds", "Time since the mirror was up to date").labels(
             **self._labels
         )
@@ -78,9 +81,14 @@ class RouterMetrics:
         self._dropped.labels(**self._labels, reason=reason).inc()
 
     def watch_index(
-        self, num_blocks: Callable[[], float], staleness_seconds: Callable[[], float], rung: Callable[[], float]
+        self,
+        num_blocks: Callable[[], float],
+        num_refused: Callable[[], float],
+        staleness_seconds: Callable[[], float],
+        rung: Callable[[], float],
     ) -> None:
         """The gauges are read when they are scraped, so they are fresh without traffic too."""
         self._blocks.set_function(num_blocks)
+        self._refused.set_function(num_refused)
         self._staleness.set_function(staleness_seconds)
         self._rung.set_function(rung)

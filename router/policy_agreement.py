@@ -2,6 +2,8 @@
 
 import logging
 
+from redis import RedisError
+
 from cache import wire
 from router.policy_switch import PolicySwitch
 from router.redis_connection import RedisConnection
@@ -15,9 +17,24 @@ class PolicyAgreement:
     def __init__(self, policy: PolicySwitch, connection: RedisConnection):
         self._policy, self._connection = policy, connection
         self._refused_revision = -1
+        self._failure = ""
 
     def agree(self, found: wire.PolicySetting | None) -> None:
-        """found: what lies in Redis. Raises as the connection."""
+        """found: what lies in Redis. Raises as the connection, and nothing else: a policy on which routers cannot agree
+        must not cost them the rest of what Redis tells."""
+        try:
+            self._agree(found)
+        except (RedisError, OSError):
+            raise
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            if failure != self._failure:
+                logger.error("the routers cannot agree on a policy, this one keeps its own: %s", failure)
+            self._failure = failure
+        else:
+            self._failure = ""
+
+    def _agree(self, found: wire.PolicySetting | None) -> None:
         own = self._policy.setting
         if found is not None and found > own:
             if found.revision != self._refused_revision:

@@ -1,6 +1,7 @@
 """Turns the bytes that one poll of Redis found into what the router's state is told."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 from cache import wire
 from cache.block_hasher import BlockHasher
@@ -14,6 +15,10 @@ from router.router_state import RouterState
 
 FORGET_SECONDS = 10.0
 """A name whose record is gone for so long is taken out of the set of names."""
+CLOCK_AHEAD_SECONDS = 300.0
+"""No machine's clock is further ahead of ours: what claims to be from later than that was not written by a replica."""
+REVISION_AHEAD_SECONDS = 86_400.0
+"""The same for a policy's revision, which also grows where several are set by clocks that differ."""
 SENT_LATELY_SECONDS = 2.0
 MAX_RESERVATIONS = 2000
 
@@ -21,8 +26,16 @@ MAX_RESERVATIONS = 2000
 class PollReader:
     """Does no I/O. A record that is malformed, or belongs to another name, is dropped and counted once per change."""
 
-    def __init__(self, hasher: BlockHasher, state: RouterState, metrics: RouterMetrics, router_id: str):
+    def __init__(
+        self,
+        hasher: BlockHasher,
+        state: RouterState,
+        metrics: RouterMetrics,
+        router_id: str,
+        wall_clock: Callable[[], float] = time.time,
+    ):
         self.router_id = router_id
+        self._wall_clock = wall_clock
         self._hasher, self._state, self._metrics = hasher, state, metrics
         self._membership = Membership()
         self._refused: dict[str, bytes] = {}
@@ -46,11 +59,11 @@ class PollReader:
         for member, data in registrations.items():
             if data == TOMBSTONE:
                 declared_dead.add(member)
-            elif data is not None and (registration := self._read_registration(member, data)) is not None:
+            elif data is not None and (registration := self._read_registration(member, data, now)) is not None:
                 found[member] = registration
         left = self._membership.update(found, declared_dead, now)
         for registration in left:
-            self._state.retire(registration)
+            self._state.retire(registration, now)
         return [RedisKeys.member(registration.replica_id, registration.incarnation) for registration in left]
 
     def take_heartbeats(self, heartbeats: Mapping[str, Renewed], now: float) -> dict[str, wire.ReplicaHeartbeat]:
@@ -65,6 +78,7 @@ class PollReader:
             except WireError:
                 self._refuse(f"heartbeat {member}", record.data, "malformed")
                 continue
+            self._membership.note_heartbeat(member)
             self._state.on_heartbeat(registration.replica_id, heartbeat.load, now - record.age_seconds)
         return read
 
@@ -87,10 +101,14 @@ class PollReader:
         if data is None:
             return None
         try:
-            return wire.decode_policy(data)
+            setting = wire.decode_policy(data)
         except WireError:
             self._refuse("policy", data, "malformed")
             return None
+        if setting.revision > (self._wall_clock() + REVISION_AHEAD_SECONDS) * 1e9:  # nobody could set another one
+            self._refuse("policy", data, "malformed")
+            return None
+        return setting
 
     def long_gone(self, look: Look, now: float) -> tuple[list[str], list[str]]:
         """Members and routers whose names stand in the sets while their records expired."""
@@ -100,18 +118,21 @@ class PollReader:
         gone = {name for name, since in self._gone_since.items() if now - since > FORGET_SECONDS}
         return [name for name in members if name in gone], [name for name in routers if name in gone]
 
-    def _read_registration(self, member: str, data: bytes) -> wire.ReplicaRegistration | None:
+    def _read_registration(self, member: str, data: bytes, now: float) -> wire.ReplicaRegistration | None:
         try:
             registration = wire.decode_registration(data)
         except WireError:
             self._refuse(member, data, "malformed")
             return None
-        if RedisKeys.member(registration.replica_id, registration.incarnation) != member:
+        is_late = (
+            registration.started_at > self._wall_clock() + CLOCK_AHEAD_SECONDS
+        )  # it would outdo all that live (58)
+        if is_late or RedisKeys.member(registration.replica_id, registration.incarnation) != member:
             self._refuse(member, data, "malformed")
             return None
         if registration.block_size != self._hasher.block_size or not self._hasher.agrees_with(registration.canary):
             self._refuse(member, data, "foreign")  # its keys mean other blocks: routable, never warm (A30)
-            self._state.mark_foreign(registration.replica_id)
+            self._state.mark_foreign(registration.replica_id, now)
             return None
         return registration
 

@@ -78,7 +78,10 @@ class PrefixRouter:
                 redis_url, keys, hasher, self._state, running_set, self._policy, self.metrics, process, clock
             )
         self.metrics.watch_index(
-            lambda: self._state.num_blocks, self._staleness, lambda: rung_of(self._state.last_synced, clock())
+            lambda: self._state.num_blocks,
+            lambda: self._state.num_refused,
+            self._staleness,
+            lambda: rung_of(self._state.last_synced, clock()),
         )
 
         self._unsubscribe = running_set.subscribe_fallbacks(self.metrics.count_fallback)
@@ -156,7 +159,7 @@ class PrefixRouter:
 
     def forget_cached(self) -> None:
         """All replicas have emptied their caches: nothing is warm anywhere, whatever is still on its way from Redis."""
-        self._state.clear()
+        self._state.clear(self._clock())
         for replica_id in self._running_set.replicas:
             self._policy.policy.forget(replica_id)
 
@@ -171,6 +174,7 @@ class PrefixRouter:
             "redis": "none" if self._follower is None else ("connected" if self._follower.connected else "away"),
             "staleness_seconds": self._staleness(),
             "index_blocks": self._state.num_blocks,
+            "refused_blocks": self._state.num_refused,
             "open_reservations": self._state.num_reservations,
             "dropped_records": self.metrics.num_dropped,
             "fallbacks": dict(self._running_set.fallbacks),

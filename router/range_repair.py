@@ -1,5 +1,6 @@
 """Repairs the ranges of the key space in which the mirror and a replica differ, and leaves the others alone."""
 
+import logging
 from collections.abc import Collection
 
 from cache.events import BlocksStored
@@ -8,9 +9,12 @@ from cache.snapshot import Snapshot
 from cache.wire import ReplicaHeartbeat, ReplicaRegistration, decode_events
 from cache.wire_format import WireError
 from router.followed_stream import FollowedStream
+from router.index_mirror import SlotStats
 from router.metrics import RouterMetrics
 from router.redis_connection import ENTRIES_PER_READ, RedisConnection
 from router.router_state import RouterState
+
+logger = logging.getLogger(__name__)
 
 
 class RangeRepair:
@@ -25,19 +29,42 @@ class RangeRepair:
     def __init__(self, connection: RedisConnection, state: RouterState, metrics: RouterMetrics):
         self._connection, self._state, self._metrics = connection, state, metrics
 
-    def repair(
-        self, member: str, stream: FollowedStream, heartbeat: ReplicaHeartbeat, ranges: Collection[int]
+    def compare(
+        self, member: str, stream: FollowedStream, heartbeat: ReplicaHeartbeat, stats: SlotStats, now: float
+    ) -> None:
+        """Both speak of the same moment. Where it cannot be repaired now, a mirror with some wrong blocks is better
+        than an older snapshot. A mirror that was full is filled again once there is room, and seldom."""
+        ranges = stream.drifted_ranges(heartbeat, stats)
+        was_full = stats.num_refused > 0
+        if not ranges:
+            if was_full:  # what it had no room for is gone there, too
+                self._state.reset_refused(stream.registration)
+            return
+        if was_full and not self._state.has_room(heartbeat.num_keys - stats.num_keys):
+            return
+        num_wrong = self._repair(member, stream, heartbeat, ranges, now)
+        stream.note_repair(now, was_full)
+        if num_wrong is None:
+            logger.warning("%s: %d ranges differ and cannot be repaired yet", member, len(ranges))
+            return
+        if not was_full:
+            self._metrics.count_drift(num_wrong)
+        self._metrics.count_resync("room" if was_full else "drift")
+
+    def _repair(
+        self, member: str, stream: FollowedStream, heartbeat: ReplicaHeartbeat, ranges: Collection[int], now: float
     ) -> int | None:
         """How many blocks were wrong, or None where Redis does not hold what would tell. Raises as the connection."""
         truth = self._truth(member, stream.seq, sorted(ranges))
         if truth is None or any(truth.digests[number] != heartbeat.digests[number] for number in ranges):
             return None
-        return self._correct(stream.registration, truth)
+        return self._correct(stream.registration, truth, now)
 
-    def _correct(self, registration: ReplicaRegistration, truth: KeySet) -> int | None:
+    def _correct(self, registration: ReplicaRegistration, truth: KeySet, now: float) -> int | None:
         """Makes the mirror hold exactly `truth` in its ranges. None where this incarnation does not count any more."""
+        self._state.reset_refused(registration)  # what still finds no room is counted anew
         before = self._state.stats(registration)
-        if before is None or not self._state.apply(registration, [BlocksStored(tuple(truth))]):
+        if before is None or not self._state.apply(registration, [BlocksStored(tuple(truth))], now):
             return None
         between = self._state.stats(registration)
         if between is not None and any(between.digests[number] != truth.digests[number] for number in truth.ranges):

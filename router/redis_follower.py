@@ -166,22 +166,8 @@ class RedisFollower:
             self._load_snapshot(member, registration, now)
         elif stream.broken or (heartbeat is not None and stream.lost_batches(heartbeat)):
             self._resync(member, stream, now)
-        elif heartbeat is not None and now >= stream.resync_at:
-            ranges = stream.drifted_ranges(heartbeat, stats)
-            if ranges:
-                self._repair_ranges(member, stream, heartbeat, ranges, now)
-
-    def _repair_ranges(
-        self, member: str, stream: FollowedStream, heartbeat: wire.ReplicaHeartbeat, ranges: list[int], now: float
-    ) -> None:
-        """Where it cannot be done now, a mirror with some wrong blocks is better than an older snapshot."""
-        num_wrong = self._repair.repair(member, stream, heartbeat, ranges)
-        stream.note_repair(now)
-        if num_wrong is None:
-            logger.warning("%s: %d ranges differ and cannot be repaired yet", member, len(ranges))
-            return
-        self._metrics.count_drift(num_wrong)
-        self._metrics.count_resync("drift")
+        elif heartbeat is not None and heartbeat.last_seq == stream.seq and now >= stream.resync_at:
+            self._repair.compare(member, stream, heartbeat, stats, now)
 
     def _resync(self, member: str, stream: FollowedStream, now: float) -> None:
         """An older snapshot than what is known already would only take away from it."""
@@ -239,5 +225,5 @@ class RedisFollower:
             self._metrics.count_dropped("malformed")
             stream.broken = True
             return
-        if stream.accepts(batch) and not self._state.apply(stream.registration, batch.events):
+        if stream.accepts(batch) and not self._state.apply(stream.registration, batch.events, self._clock()):
             stream.broken = True  # it failed here a moment ago: what comes now is not applied, it joins again

@@ -53,7 +53,7 @@ class RouterState(FollowedReplicas):
             for start in range(0, len(sent.keys), KEYS_PER_HOLD):
                 with self._lock:
                     known = self._replicas.get(sent.replica_id)
-                    if known is not None and now >= known.failed_until:
+                    if known is not None and now >= known.failed_until and not known.lost(sent.sent_at, now):
                         self._mirror.predict(known.slot, sent.keys[start : start + KEYS_PER_HOLD], now)
         with self._lock:
             sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -71,7 +71,12 @@ class RouterState(FollowedReplicas):
     ) -> tuple[Reservation, ...]:
         """What the other routers are told: the newest first, at most `limit`."""
         with self._lock:
-            return told_reservations(self._ledger.sent_since(now - seconds, limit), now, keys_seconds)
+            entries = self._ledger.sent_since(now - seconds, limit)
+            for entry in entries:
+                known = self._replicas.get(entry.replica_id)
+                if known is not None and entry.sent_at <= known.emptied_at:
+                    entry.keys = ()  # they will not be there: nobody may expect them after a reset or a death
+            return told_reservations(entries, now, keys_seconds)
 
     def sweep(self) -> None:
         """More of what `tend` does a little of: a large replica that died is out of the mirror within seconds."""
@@ -150,10 +155,11 @@ class RouterState(FollowedReplicas):
     def describe(self, now: float) -> dict[str, dict[str, object]]:
         """Per replica what is known of it, for people."""
         with self._lock:
-            return {
-                replica_id: known.describe(self._mirror.stats(known.slot).num_keys, now)
-                for replica_id, known in self._replicas.items()
-            }
+            found = {}
+            for replica_id, known in self._replicas.items():
+                stats = self._mirror.stats(known.slot)
+                found[replica_id] = known.describe(stats.num_keys, stats.num_refused, now)
+            return found
 
     # With the lock held.
 

@@ -72,7 +72,7 @@ class SimulatedRouter:
                 break
             seen += 1
             if not sent.lost and stream.accepts(sent.batch):
-                self.state.apply(stream.registration, sent.batch.events)
+                self.state.apply(stream.registration, sent.batch.events, now)
         self._num_read[replica.replica_id] = seen
         beat = replica.loads.latest(moment)
         if beat is not None and beat.measured_at > self._beat_at[replica.replica_id]:

@@ -1,6 +1,5 @@
 """What every policy is given and gives back."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,9 @@ from typing import ClassVar
 
 from cache.block_hasher import BlockKey
 from router.replica_view import ReplicaView
+
+MAX_WEIGHT = 1e9
+"""Of every weight: far above all that make sense, and so far below infinity that no score gets there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,18 @@ class Policy(ABC):
     default_weights: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, weights: Mapping[str, float] | None = None):
-        """weights: replace the defaults of the same name. Raises ValueError for others, and for values below 0."""
+        """weights: replace the defaults of the same name. Raises ValueError for others, and for values not within 0 to
+        MAX_WEIGHT."""
         weights = weights or {}
         unknown = sorted(set(weights) - set(self.default_weights))
         if unknown:
             known = ", ".join(self.default_weights) or "none"
             raise ValueError(f"policy {self.name} has no weight {unknown[0]!r}; it has: {known}")
         for name, value in weights.items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"weight {name} of policy {self.name} must be finite and at least 0, got {value}")
-        self.weights: Mapping[str, float] = {**self.default_weights, **weights}
+            if not 0 <= value <= MAX_WEIGHT:  # an integer of any size is compared, not converted
+                shown = str(value)[:40]
+                raise ValueError(f"weight {name} of policy {self.name} must be 0 to {MAX_WEIGHT:g}, got {shown}")
+        self.weights: Mapping[str, float] = {**self.default_weights, **{k: float(v) for k, v in weights.items()}}
 
     @abstractmethod
     def choose(self, request: RequestShape, replicas: Sequence[ReplicaView], now: float, rng: Random) -> PolicyChoice:

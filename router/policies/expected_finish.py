@@ -141,7 +141,7 @@ class ExpectedFinishPolicy(Policy):
         times off it: rates are measured over few steps of different sizes, and one odd measurement must not decide.
         The slope is shared: a step measured at another batch size misleads."""
         rates = prefill_rates(replicas, DEFAULT_PREFILL_RATE)
-        middle, trust = median(rates.values()), self.weights["rate_trust"]
+        middle, trust = median(rates.values()), min(1.0, self.weights["rate_trust"])
         rates = {name: middle * min(max(rate / middle, 0.25), 4.0) ** trust for name, rate in rates.items()}
         base = self.weights["batch_base"]
         steps, slopes, answers = [], [], []

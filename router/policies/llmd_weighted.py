@@ -48,8 +48,8 @@ class LlmdWeightedPolicy(Policy):
 
     def choose(self, request: RequestShape, replicas: Sequence[ReplicaView], now: float, rng: Random) -> PolicyChoice:
         kept = self._with_affinity(request, replicas)
-        queues = [replica.num_waiting for replica in kept]
-        scores = {r.replica_id: -self._score(request, r, min(queues), max(queues)) for r in kept}
+        shortest, longest = _queues(kept)
+        scores = {r.replica_id: -self._score(request, r, shortest, longest) for r in kept}
         chosen = lowest(scores, kept, 0.0, rng)
         reason = (
             f"{-scores[chosen.replica_id]:.3f}: {chosen.hit_tokens} of {request.num_tokens} tokens cached, "
@@ -59,9 +59,9 @@ class LlmdWeightedPolicy(Policy):
 
     def score_parts(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Mapping[str, Mapping[str, float]]:
         kept = self._with_affinity(request, replicas)
-        queues = [replica.num_waiting for replica in kept]
+        shortest, longest = _queues(kept)
         return {
-            r.replica_id: {name: -value for name, value in self._parts(request, r, min(queues), max(queues)).items()}
+            r.replica_id: {name: -value for name, value in self._parts(request, r, shortest, longest).items()}
             for r in kept
         }
 
@@ -87,10 +87,17 @@ class LlmdWeightedPolicy(Policy):
         threshold = self.weights["affinity_threshold"]
         num_tokens = max(1, request.num_tokens)
         sticky = [r for r in replicas if threshold and r.hit_tokens / num_tokens >= threshold]
-        others = [r for r in replicas if r not in sticky]
+        kept = {r.replica_id for r in sticky}
+        others = [r for r in replicas if r.replica_id not in kept]
         if not sticky or not others:
             return replicas
         rates = prefill_rates(replicas, PEAK_PREFILL_RATE)
         waits = {r.replica_id: r.queued_prefill_tokens / rates[r.replica_id] for r in replicas}
         penalty = min(waits[r.replica_id] for r in sticky) - min(waits[r.replica_id] for r in others)
         return replicas if penalty > self.weights["max_wait_seconds"] > 0 else sticky
+
+
+def _queues(replicas: Sequence[ReplicaView]) -> tuple[int, int]:
+    """The shortest and the longest."""
+    queues = [replica.num_waiting for replica in replicas]
+    return min(queues), max(queues)

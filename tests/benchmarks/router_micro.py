@@ -130,7 +130,7 @@ def events_applied(num_batches: int = 400, blocks_per_batch: int = 64) -> Row:
         gc.collect()
 
         def apply(data: bytes) -> None:
-            state.apply(registration, decode_events(data).events)  # noqa: B023  used in this round only
+            state.apply(registration, decode_events(data).events, 0.0)  # noqa: B023  used in this round only
 
         medians.append(statistics.median(microseconds(apply, 1, data)[0] for data in batches))
         slices += [microseconds(apply, 1, data)[0] / 1e3 for data in holds]

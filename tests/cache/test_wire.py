@@ -11,13 +11,14 @@ from cache import wire
 from cache.events import BlocksRemoved, BlocksStored, CacheCleared
 from cache.key_set import NUM_RANGES
 from cache.snapshot import decode_key_range, decode_seq, encode_key_range, encode_seq
-from cache.wire_format import WIRE_VERSION, WireError
+from cache.wire_format import MAX_MEASURE, WIRE_VERSION, WireError
 
 block_keys = st.binary(min_size=16, max_size=16)
 key_tuples = st.lists(block_keys, max_size=20).map(tuple)
 names = st.text(st.characters(codec="utf-8"), max_size=100)
-measures = st.floats(0.0, allow_nan=False, allow_infinity=False)
+measures = st.floats(0.0, MAX_MEASURE)
 uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+revisions = st.integers(0, wire.MAX_REVISION)
 events = st.one_of(st.builds(BlocksStored, key_tuples), st.builds(BlocksRemoved, key_tuples), st.builds(CacheCleared))
 loads = st.builds(wire.ReplicaLoad, uint32, uint32, uint64, uint64, uint64, measures, measures)
 reservations = st.builds(wire.Reservation, names, measures, uint64, key_tuples)
@@ -56,7 +57,7 @@ RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ),
     "policy": (
         st.builds(
-            wire.PolicySetting, uint64, names, st.lists(st.tuples(names, measures), max_size=8).map(tuple), names
+            wire.PolicySetting, revisions, names, st.lists(st.tuples(names, measures), max_size=8).map(tuple), names
         ),
         wire.encode_policy,
         wire.decode_policy,
@@ -128,6 +129,7 @@ def test_a_huge_count_is_refused_before_anything_is_built() -> None:
         wire.ReplicaRegistration("r", "0", bytes(15), 16, 1, 0.0),
         wire.ReplicaRegistration("r", "0", bytes(16), -1, 1, 0.0),
         wire.ReplicaRegistration("r", "0", bytes(16), 16, 1, float("nan")),
+        wire.ReplicaRegistration("r", "0", bytes(16), 16, 1, 1e308),
     ],
 )
 def test_what_no_reader_would_take_is_not_written(record: wire.ReplicaRegistration) -> None:

@@ -86,7 +86,12 @@ async def test_a_policy_set_at_one_ingress_is_in_force_in_all(ingresses: Ingress
     [
         ({"policy": "fastest"}, "policy must be one of random, round_robin"),
         ({"policy": "lmetric", "weights": {"speed": 1}}, "policy lmetric has no weight 'speed'; it has: count_waiting"),
-        ({"policy": "lmetric", "weights": {"count_waiting": -1}}, "must be finite and at least 0, got -1"),
+        ({"policy": "lmetric", "weights": {"count_waiting": -1}}, "must be 0 to 1e+09, got -1"),
+        ({"policy": "lmetric", "weights": {"count_waiting": 10**400}}, "must be 0 to 1e+09, got 1000"),
+        (
+            {"policy": "expected_finish", "weights": {"decode": 1e308}},
+            "weight decode of policy expected_finish must be",
+        ),
         ({"policy": "lmetric", "weights": {"count_waiting": "1"}}, "weights must map names to numbers"),
         ({"policy": "lmetric", "weights": {"count_waiting": True}}, "weights must map names to numbers"),
         ({"policy": "lmetric", "weights": [1]}, "weights must map names to numbers, got [1]"),

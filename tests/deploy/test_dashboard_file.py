@@ -43,6 +43,7 @@ GAUGES = {
     "warmlane_waiting_requests": set(),
     "warmlane_kv_blocks": {"state"},
     "warmlane_index_blocks": set(),
+    "warmlane_index_refused_blocks": set(),
     "warmlane_index_staleness_seconds": set(),
     "warmlane_router_rung": set(),
     "warmlane_scrape_failed": set(),

@@ -165,7 +165,7 @@ class Fleet:
         self._prefill_next(engine)
 
     def _publish(self, engine: Engine, keys: tuple[bytes, ...]) -> None:
-        assert self.state.apply(engine.registration, [BlocksStored(keys)])
+        assert self.state.apply(engine.registration, [BlocksStored(keys)], self.now)
 
     def _finished(self, engine: Engine, sent: Sent) -> None:
         engine.decoding -= 1

@@ -42,8 +42,8 @@ class SharedStates:
         for state in self.states:
             state.on_heartbeat(replica_id, load, measured_at)
 
-    def apply(self, registration: ReplicaRegistration, events: Sequence[KVEvent]) -> bool:
-        taken = [state.apply(registration, events) for state in self.states]
+    def apply(self, registration: ReplicaRegistration, events: Sequence[KVEvent], now: float) -> bool:
+        taken = [state.apply(registration, events, now) for state in self.states]
         return all(taken)
 
     def reserve(self, request_id: str, replica_id: str, tokens: int, keys: Sequence[bytes], now: float) -> None:

@@ -5,7 +5,7 @@ from cache.wire import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistr
 from router.followed_stream import MAX_RESYNC_SECONDS, MIN_RESYNC_SECONDS, FollowedStream
 from router.index_mirror import SlotStats
 from router.ladder import STALE_BOUND_SECONDS
-from router.membership import GRACE_SECONDS, MAX_SUPERSEDED, Membership
+from router.membership import GRACE_SECONDS, MAX_SUPERSEDED, RETURN_SECONDS, Membership
 
 
 def registration(replica_id: str, incarnation: str = "1", started_at: float = 1.0) -> ReplicaRegistration:
@@ -81,6 +81,33 @@ def test_58_a_later_incarnation_whose_clock_is_behind_counts_when_the_other_is_g
     assert membership.registrations["a/2"] == behind
 
 
+def test_58_a_successor_that_never_lived_has_superseded_nobody() -> None:
+    membership = Membership()
+    ghost = registration("a", "2", started_at=2.0)
+    membership.update(BOTH, set(), 0.0)
+    membership.note_heartbeat("a/1")
+    assert membership.update({**BOTH, "a/2": ghost}, set(), 1.0) == [A]
+    assert membership.update(BOTH, set(), 2.0) == []
+    assert membership.update(BOTH, set(), 3.0) == [ghost]
+    membership.update(BOTH, set(), 3.0 + RETURN_SECONDS - 0.1)
+    assert set(membership.registrations) == {"b/1"}
+    membership.update(BOTH, set(), 3.0 + RETURN_SECONDS)
+    assert set(membership.registrations) == {"a/1", "b/1"}
+
+
+def test_58_a_successor_that_lived_has_superseded_for_good() -> None:
+    membership = Membership()
+    second = registration("a", "2", started_at=2.0)
+    membership.update(BOTH, set(), 0.0)
+    membership.update({**BOTH, "a/2": second}, set(), 1.0)
+    membership.note_heartbeat("a/2")
+    membership.note_heartbeat("nobody")
+    membership.update(BOTH, set(), 2.0)
+    assert membership.update(BOTH, set(), 3.0) == [second]
+    membership.update(BOTH, set(), 1000.0)
+    assert set(membership.registrations) == {"b/1"}
+
+
 def test_58_superseded_names_are_bounded() -> None:
     membership = Membership()
     for number in range(3 * MAX_SUPERSEDED):
@@ -115,15 +142,14 @@ def test_c20_drift_is_only_judged_at_the_same_sequence_number() -> None:
     keys = [bytes([n] * 16) for n in (1, 2, 4, 255)]  # in the ranges 0, 0, 1 and 63
     stream = FollowedStream.from_snapshot(A, seq=4, now=0.0)
 
-    def stats(held: list[bytes], num_refused: int = 0) -> SlotStats:
-        return SlotStats(len(held), num_refused, list(range_digests(held)))
+    def stats(held: list[bytes]) -> SlotStats:
+        return SlotStats(len(held), 0, list(range_digests(held)))
 
     assert stream.drifted_ranges(heartbeat(4, keys), stats(keys)) == []
     assert stream.drifted_ranges(heartbeat(5, keys), stats([])) == []
     assert stream.drifted_ranges(heartbeat(4, keys), stats([])) == [0, 1, 63]
     assert stream.drifted_ranges(heartbeat(4, keys), stats(keys[1:])) == [0]
     assert stream.drifted_ranges(heartbeat(4, keys[:3]), stats(keys)) == [63]
-    assert stream.drifted_ranges(heartbeat(4, keys), stats([], num_refused=1)) == []
 
 
 def test_repairs_before_which_no_batch_came_become_rare() -> None:
@@ -137,6 +163,9 @@ def test_repairs_before_which_no_batch_came_become_rare() -> None:
     assert stream.accepts(EventBatch(5, ()))
     stream.note_repair(0.0)
     assert stream.resync_at == MIN_RESYNC_SECONDS
+    assert stream.accepts(EventBatch(6, ()))
+    stream.note_repair(0.0, was_full=True)  # a full mirror may be so again with each batch
+    assert stream.resync_at == MAX_RESYNC_SECONDS
 
 
 def test_resyncs_that_bring_nothing_new_become_rare() -> None:

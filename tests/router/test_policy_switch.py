@@ -1,5 +1,7 @@
 """Changing the policy while requests are routed, in one router and in all of them."""
 
+import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -15,6 +17,7 @@ from tests.router.policies.shapes import idle, prompt, send
 from tests.router.routers import KEYS, make_router, request, tokens
 from tests.valkey_process import ValkeyProcess, wait_until
 
+SOON = time.time_ns() + 10**12
 REPLICAS = ("replica-a", "replica-b")
 BASE = PolicySwitch("expected_finish", {}).setting.configured
 
@@ -28,7 +31,14 @@ def switch(now_ns: int = 1000) -> PolicySwitch:
     [
         ("fastest", {}, "policy must be one of random, round_robin, .*, got 'fastest'"),
         ("lmetric", {"speed": 1.0}, "policy lmetric has no weight 'speed'; it has: count_waiting"),
-        ("lmetric", {"count_waiting": -1.0}, "weight count_waiting of policy lmetric must be finite and at least 0"),
+        ("lmetric", {"count_waiting": -1.0}, "weight count_waiting of policy lmetric must be 0 to 1e\\+09, got -1.0"),
+        (
+            "lmetric",
+            {"count_waiting": 10**400},
+            "weight count_waiting of policy lmetric must be 0 to 1e\\+09, got 1000",
+        ),
+        ("expected_finish", {"decode": 1e308}, "weight decode of policy expected_finish must be 0 to 1e\\+09"),
+        ("expected_finish", {"stall": float("nan")}, "weight stall of policy expected_finish must be 0 to 1e\\+09"),
         ("random", {"margin": 1.0}, "policy random has no weight 'margin'; it has: none"),
     ],
 )
@@ -229,9 +239,9 @@ def test_a_configured_policy_is_nobodys_setting(routers: Routers) -> None:
     "stored",
     [
         b"noise",
-        wire.encode_policy(PolicySetting(2**62, "of_tomorrow", (), BASE)),
-        wire.encode_policy(PolicySetting(2**62, "lmetric", (("x", 1.0),), BASE)),
-        wire.encode_policy(PolicySetting(2**62, "lmetric", (), "over another configuration")),
+        wire.encode_policy(PolicySetting(SOON, "of_tomorrow", (), BASE)),
+        wire.encode_policy(PolicySetting(SOON, "lmetric", (("x", 1.0),), BASE)),
+        wire.encode_policy(PolicySetting(SOON, "lmetric", (), "over another configuration")),
     ],
 )
 def test_a_setting_that_is_not_understood_is_left_alone(routers: Routers, stored: bytes) -> None:
@@ -244,3 +254,33 @@ def test_a_setting_that_is_not_understood_is_left_alone(routers: Routers, stored
     labels = {"model": "m", "process": "ingress-1", "reason": "malformed"}
     dropped = registry.get_sample_value("warmlane_index_dropped_records_total", labels) or 0
     assert dropped == (1 if stored == b"noise" else 0)
+
+
+def with_revision(revision: int) -> bytes:
+    data = wire.encode_policy(PolicySetting(1, "lmetric", (), BASE))
+    return data[:3] + struct.pack("<Q", revision) + data[11:]
+
+
+@pytest.mark.parametrize("revision", [time.time_ns() + 2 * 86_400 * 10**9, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_revision_that_nobody_could_outbid_is_malformed_and_the_next_setting_replaces_it(
+    routers: Routers, revision: int
+) -> None:
+    registry = CollectorRegistry()
+    first, second = routers.add("ingress-1", registry), routers.add("ingress-2")
+    routers.server.client().set(KEYS.policy, with_revision(revision))
+    labels = {"model": "m", "process": "ingress-1", "reason": "malformed"}
+    name = "warmlane_index_dropped_records_total"
+    wait_until(lambda: registry.get_sample_value(name, labels) == 1, "counted as malformed")
+    assert first.policy == "expected_finish"
+    first.set_policy("round_robin", {})
+    expect("round_robin", second)
+    assert first.status()["redis"] == "connected"
+
+
+def test_an_error_in_agreeing_costs_nothing_else(routers: Routers) -> None:
+    """However such a setting came to be in force."""
+    router = routers.add("ingress-1")
+    assert router.adopt_policy(PolicySetting(2**64, "lmetric", (), BASE))
+    before = router._state.last_synced
+    wait_until(lambda: router._state.last_synced > before + 0.3, "the router polled on")  # type: ignore[operator]
+    assert (router.policy, router.status()["redis"], router.status()["rung"]) == ("lmetric", "connected", "fresh")

@@ -1,5 +1,6 @@
 """Routers and replicas around one real Redis: what one publishes the others know, whatever happens to the server."""
 
+import time
 from itertools import count
 
 import pytest
@@ -45,6 +46,21 @@ def test_stored_removed_cleared_are_followed(up: World) -> None:
     expect_mirrored(router, replica)
     replica.compute(PROMPT[:40])
     expect_mirrored(router, replica)
+
+
+def test_after_a_reset_no_router_expects_what_was_on_its_way_before_it(up: World) -> None:
+    replica = up.replica()
+    routers = up.router("ingress-1"), up.router("ingress-2")
+    for router in routers:
+        expect_mirrored(router, replica)
+    before, after = tokens("before", 608), tokens("after", 608)
+    routers[0].route(request(before, "before"))
+    replica.publisher.publish([CacheCleared()])
+    for router in routers:
+        router.forget_cached()
+    routers[0].route(request(after, "after"))
+    wait_until(lambda: routers[1].explain(request(after)).predicted_hit_tokens, "the other router is told")
+    assert [router.explain(request(before)).predicted_hit_tokens for router in routers] == [0, 0]
 
 
 def test_c14_c17_a_late_router_loads_snapshots_before_it_is_ready(up: World) -> None:
@@ -432,3 +448,18 @@ def test_every_key_has_a_ttl(up: World) -> None:
         lives = {name: client.pttl(name) for name in client.keys("*")}
     assert len(lives) == 7
     assert all(life > 0 for life in lives.values()), lives
+
+
+def test_58_a_registration_from_the_future_keeps_nobody_out(up: World) -> None:
+    """The wrong record is never renewed and never expires; what it claims is no replica's."""
+    registry = CollectorRegistry()
+    replica, router = up.replica(incarnation="01"), up.router(registry=registry)
+    expect_mirrored(router, replica)
+    wrong = wire.ReplicaRegistration("replica-a", "00", HASHER.canary, 16, 10_000, time.time() + 3600)
+    with up.server.client() as client:
+        client.set(KEYS.registration("replica-a/00"), wire.encode_registration(wrong))
+        client.sadd(KEYS.members, "replica-a/00")
+    wait_until(lambda: value(registry, "warmlane_index_dropped_records_total", reason="malformed") == 1, "counted")
+    replica.compute(PROMPT)
+    expect_mirrored(router, replica)
+    assert described(router)["replica-a"]["incarnation"] == "01"

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import pytest
+
+from cache.events import CacheCleared
 from cache.wire import ReplicaRegistration, Reservation
 from router.index_mirror import IndexMirror
 from router.ladder import Rung
@@ -86,3 +89,65 @@ def test_not_for_a_replica_that_just_failed_or_that_nobody_knows() -> None:
     tell(one, other, 1.1)
     assert hits(other, PREFIX, 1.1) == [0, 0]
     assert "stranger" not in other.describe(1.1)
+
+
+@pytest.mark.parametrize("how", ["reset", "event", "death", "failure"])
+def test_nothing_sent_before_a_cache_was_emptied_is_expected_after_it(how: str) -> None:
+    """The record that the other router reads was written before it, and is read again until the next one."""
+    one, other = state(), state()
+    one.reserve("r", "b", 128, PREFIX, 1.0)
+    before = told(one, 1.0)
+    for router in (one, other):
+        empty(router, how, 1.05)
+    for now in (1.06, 1.1, 1.2):
+        take(other, before, written_at=1.0, now=now)
+    assert told(one, 1.06)[0].keys == ()
+    tell(one, other, 1.4)
+    take(other, before, written_at=1.0, now=1.45)
+    state_again(other)
+    assert hits(other, PREFIX, 1.5) == [0, 0]
+
+
+def test_what_is_sent_after_a_reset_is_expected_as_usual() -> None:
+    one, other = state(), state()
+    for router in (one, other):
+        router.clear(1.0)
+    one.reserve("at once", "b", 128, PREFIX, 1.01)
+    tell(one, other, 1.3)
+    assert hits(one, PREFIX, 1.3) == hits(other, PREFIX, 1.3) == [0, 8]
+
+
+def test_the_event_of_a_reset_that_is_known_does_not_hide_what_was_sent_since() -> None:
+    one, other = state(), state()
+    other.clear(1.0)
+    one.reserve("r", "b", 128, PREFIX, 1.2)
+    empty(other, "event", 1.25)
+    tell(one, other, 1.3)
+    assert hits(other, PREFIX, 1.3) == [0, 8]
+
+
+def empty(router: RouterState, how: str, now: float) -> None:
+    registration = router._replicas["b"].registration
+    assert registration is not None
+    match how:
+        case "reset":
+            router.clear(now)
+        case "event":
+            assert router.apply(registration, [CacheCleared()], now)
+        case "death":
+            router.retire(registration, now)
+        case "failure":
+            router.fail("b", now)
+
+
+def take(router: RouterState, entries: Sequence[Reservation], written_at: float, now: float) -> None:
+    router.set_others(
+        [SentElsewhere(e.replica_id, written_at - e.age_seconds, e.prefill_tokens, e.keys) for e in entries], now
+    )
+
+
+def state_again(router: RouterState) -> None:
+    """`b` registers again, where it left: predictions from before its registration are its own then."""
+    if router._replicas["b"].registration is None:
+        registration = ReplicaRegistration("b", "next", HASHER.canary, 16, 1000, 0.0)
+        assert router.adopt(registration, router.load_slot(()), 10.0)

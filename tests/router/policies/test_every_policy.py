@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from router.policies.base import Policy
+from cache.wire_format import MAX_MEASURE
+from router.policies.base import MAX_WEIGHT, Policy
 from router.policies.last_seen import FORGET_SECONDS
 from router.policies.registry import POLICIES, make_policy
 from router.policies.request_window import MAX_REQUESTS
@@ -58,6 +59,42 @@ def test_one_replica_gets_everything(name: str) -> None:
     for request in (prompt(("system", 9), tail=3), prompt(tail=1), prompt(("system", 9), session="s")):
         for replica in (ReplicaView("a"), ReplicaView("a", 96, 300, 300, 10**6, 1e6, 5.0, 1.0, 10, 10)):
             assert send(policy, request, [replica]) == "a"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_scores_are_finite_whatever_is_measured_and_weighted(name: str) -> None:
+    """Weights at their bounds, and loads at the bounds of what the codec takes."""
+    rng = random.Random(3)
+    for number in range(400):
+        weights = {weight: rng.choice([0.0, 1e-9, 1.0, MAX_WEIGHT]) for weight in POLICIES[name].default_weights}
+        policy = make_policy(name, weights if number % 4 else None)
+        replicas = [extreme(replica_id, rng) for replica_id in IDS[: rng.randint(1, 4)]]
+        choice = policy.choose(prompt(("system", 9), tail=3), replicas, float(number), rng)
+        assert choice.replica_id in {replica.replica_id for replica in replicas}
+        assert all(map(math.isfinite, choice.scores.values())), (weights, replicas)
+        policy.on_sent(prompt(("system", 9), tail=3), choice.replica_id, replicas, float(number))
+
+
+def extreme(replica_id: str, rng: random.Random) -> ReplicaView:
+    def one(highest: int) -> int:
+        return rng.choice([0, 1, highest])
+
+    def measure() -> float:
+        return rng.choice([0.0, 5e-324, 1e-9, 1.0, MAX_MEASURE])
+
+    return ReplicaView(
+        replica_id,
+        hit_tokens=rng.choice([0, 144]),
+        num_running=one(2**33),
+        num_waiting=one(2**33),
+        queued_prefill_tokens=one(2**65),
+        recent_prefill_tokens=measure(),
+        prefill_tokens_per_second=measure(),
+        decode_step_seconds=measure(),
+        num_blocks=one(2**64),
+        num_active_blocks=one(2**64),
+        answer_seconds=measure(),
+    )
 
 
 @pytest.mark.parametrize("name", POLICIES)
