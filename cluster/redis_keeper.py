@@ -38,11 +38,11 @@ class RedisKeeper:
             return
         if passed < self._pause:
             return
-        ending = self._server.ending
+        ending = f" ({self._server.ending})" if self._server.ending else ""  # none of a start that came to nothing
         self._pause = min(max(FIRST_PAUSE_SECONDS, 2 * self._pause), LONGEST_PAUSE_SECONDS)
         try:
             self._server.start()
-            self._tell(f"Redis had ended ({ending}) and is started again.")
+            self._tell(f"Redis had ended{ending} and is started again.")
         except (RedisUnavailable, OSError) as error:
             self._tell(f"Redis has ended and cannot be started, next try in {self._pause:.0f} s: {error}")
         self._last_try = self._clock()
