@@ -4,9 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NoReturn
 
 from cluster.child_processes import adopt_orphans, end_all_children, end_with_parent
 from cluster.cluster_host import MESSAGES_FD_VARIABLE, STOP_SIGNAL
@@ -15,9 +17,13 @@ from cluster.embedded_redis import EmbeddedRedis, check_redis
 from cluster.free_ports import check_free
 from cluster.host_messages import HostMessage, HostOrders
 from cluster.paths import new_run_folder
+from cluster.redis_keeper import RedisKeeper
 
 STOP_SECONDS = 25.0
 """More than Ray Serve takes to end when nobody is being answered any more."""
+
+POLL_SECONDS = 0.25
+"""How often it is looked whether the child processes live."""
 
 
 class ClusterFailed(RuntimeError):
@@ -27,8 +33,8 @@ class ClusterFailed(RuntimeError):
 class ClusterSupervisor:
     """One cluster of this process, which must be its only child processes: `stop` ends them all.
 
-    Redis runs in a child, Ray in another (`cluster_host`). Whatever these leave behind is handed to this process by the
-    kernel and ended too.
+    Redis runs in a child, Ray in another (`cluster_host`). Redis is started again when it dies. Whatever these leave
+    behind is handed to this process by the kernel and ended too.
     """
 
     def __init__(self, config: ServeConfig, model_dir: Path):
@@ -61,11 +67,18 @@ class ClusterSupervisor:
             config = replace(config, redis_url=self._redis.url)
         yield from self._start_host(config, self.folder)
 
-    def wait(self) -> None:
-        """Returns never but by KeyboardInterrupt, or ClusterFailed when the cluster dies."""
+    def wait(self, tell: Callable[[str], None]) -> NoReturn:
+        """Returns never but by KeyboardInterrupt, or ClusterFailed when the cluster dies.
+
+        Its Redis may die: it is started again. tell: gets a sentence about it for the user.
+        """
         if self._host is None:
             raise RuntimeError("the cluster was not started")
-        code = self._host.wait()
+        keeper = RedisKeeper(self._redis, tell) if self._redis is not None else None
+        while (code := self._host.poll()) is None:
+            if keeper is not None:
+                keeper.check()
+            time.sleep(POLL_SECONDS)
         raise ClusterFailed(f"the cluster's main process ended by itself (exit code {code})")
 
     def stop(self) -> None:

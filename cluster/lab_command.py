@@ -53,7 +53,9 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     drive.add_argument("--load", type=float, help="share of what a pooled-cache oracle serves (default: 0.8)")
     drive.add_argument("--rate", type=float, help="requests per second")
     drive.add_argument("--concurrency", type=int, help="closed loop of so many users instead of a rate")
-    parser.add_argument("--think-seconds", type=float, default=0.0, help="between two turns of a user, closed loop")
+    parser.add_argument(
+        "--think-seconds", type=float, help="between two turns of a user, with --concurrency (default: 0)"
+    )
     parser.add_argument("--requests", type=int, default=500, help="of the trace, from its start (default: %(default)s)")
     parser.add_argument("--seeds", default="1,2,3", help="with commas between (default: %(default)s)")
     parser.add_argument(
@@ -87,6 +89,8 @@ def _compare(args: argparse.Namespace) -> int:
     _check_numbers(args)
     policies, weights = _policies(args)
     seeds = _seeds(args.seeds)
+    if args.think_seconds is not None and args.concurrency is None:
+        raise ValueError("--think-seconds is a pause of the users of --concurrency: give both, or neither")
     for path in (args.json, args.html):
         _check_folder(path)
     trace = load_trace(
@@ -145,9 +149,12 @@ def _policies(args: argparse.Namespace) -> tuple[list[str], dict[str, dict[str, 
 
 def _seeds(text: str) -> list[int]:
     try:
-        return [int(seed) for seed in text.split(",")]
+        seeds = [int(seed) for seed in text.split(",")]
     except ValueError:
         raise ValueError(f"--seeds must be whole numbers with commas between, got {text!r}") from None
+    if len(set(seeds)) < len(seeds):  # the same runs again would only make chance look small
+        raise ValueError(f"--seeds must differ from each other, got {text!r}")
+    return seeds
 
 
 def _check_folder(path: Path | None) -> None:
@@ -169,7 +176,7 @@ def _scenario(args: argparse.Namespace, trace: Trace) -> Scenario:
         num_slow_replicas=args.slow_replicas,
     )
     if args.concurrency is not None:
-        return Scenario.closed(trace, config, cost_model, share, args.concurrency, args.think_seconds)
+        return Scenario.closed(trace, config, cost_model, share, args.concurrency, args.think_seconds or 0.0)
     if args.rate is not None:
         return Scenario.at_rate(trace, config, cost_model, share, args.rate)
     return Scenario.at_load(trace, config, cost_model, share, 0.8 if args.load is None else args.load)

@@ -83,7 +83,7 @@ def _serve(cluster: ClusterSupervisor, report: StartupReport) -> int:
     try:
         report.follow(cluster.start(), lambda: cluster.log)
         code = 0
-        cluster.wait()
+        cluster.wait(report.notice)
     except KeyboardInterrupt:
         pass
     except REFUSALS as error:

@@ -39,6 +39,10 @@ class StartupReport:
                 if step is not None and message.total:
                     step.update(message.done, message.total)
 
+    def notice(self, text: str) -> None:
+        """What happened to a running cluster."""
+        self._say(text)
+
     def stopping(self) -> None:
         self._say("\nStopping the cluster (Ctrl-C again: at once)")
 

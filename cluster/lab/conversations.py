@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.lab.trace_lines import json_rows
+
 DATA_DIR = Path(__file__).parent / "data"
 
 Message = dict[str, str]
@@ -46,8 +48,7 @@ def load_conversations(data_dir: Path = DATA_DIR) -> list[Conversation]:
     system_prompts: dict[str, str] = json.loads((data_dir / "system_prompts.json").read_text(encoding="utf-8"))
     path = data_dir / "sgd_conversations.jsonl"
     conversations = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        record = json.loads(line)
+    for number, record in json_rows(path):
         if record["group"] not in system_prompts:
             raise ValueError(f"{path.name} line {number}: group {record['group']!r} has no system prompt")
         if not record["turns"]:

@@ -74,12 +74,12 @@ class CostModel:
     def read(cls, path: Path) -> "CostModel":
         """Raises ValueError for a file that `write` did not write."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(path.read_text(encoding="utf-8-sig"))
             unknown = set(values) - {field.name for field in fields(cls)}
             if unknown:
                 raise ValueError(f"unknown fields {sorted(unknown)}")
             return cls(**values)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} is no cost model: {error}") from error
 
 

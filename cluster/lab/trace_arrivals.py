@@ -1,39 +1,67 @@
 """Reads a CSV of arrivals and lengths, such as Azure's LLM inference traces: no text, no reuse."""
 
 import csv
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
 from cluster.lab.trace import Trace, TraceRequest
+from cluster.lab.trace_lines import cause, moment, text_lines, token_count
 from cluster.lab.word_tokenizer import VOCAB_SIZE
 
 
 def read_arrivals(path: Path, seed: int = 0, num_requests: int | None = None) -> Trace:
     """Columns TIMESTAMP (ISO, or seconds), ContextTokens and GeneratedTokens. Prompts are random: none shares a block.
 
+    Counts of 0 are read as 1: recorded traces hold some, and such a request was sent and took its turn too.
     Raises ValueError with the line for a row that is not so.
     """
     rng = Random(seed)
     requests: list[TraceRequest] = []
     started: float | None = None
-    with path.open(encoding="utf-8", newline="") as lines:
-        for number, row in enumerate(csv.DictReader(lines), start=2):
-            if num_requests is not None and len(requests) >= num_requests:
-                break
-            try:
-                moment = _seconds(row["TIMESTAMP"])
-                started = moment if started is None else started
-                prompt = rng.choices(range(VOCAB_SIZE), k=max(1, int(row["ContextTokens"])))
-                num_new = max(1, int(row["GeneratedTokens"]))
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{path.name} line {number} is no arrival: {error!r}") from error
-            requests.append(TraceRequest(prompt, num_new, at_seconds=moment - started))
-    return Trace(path.stem, requests, "Azure/AzurePublicDataset, CC-BY-4.0" if path.stem.startswith("azure") else "")
+    rows = csv.DictReader(text_lines(path))
+    while num_requests is None or len(requests) < num_requests:
+        row = _next_row(rows, path)
+        if row is None:
+            break
+        try:
+            now = _seconds(row["TIMESTAMP"])
+            num_prompt, num_new = (max(1, _count(row[name], name)) for name in ("ContextTokens", "GeneratedTokens"))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{path.name} line {rows.line_num} is no arrival: {cause(error)}") from error
+        started = now if started is None else started
+        requests.append(TraceRequest(rng.choices(range(VOCAB_SIZE), k=num_prompt), num_new, at_seconds=now - started))
+    return Trace(path.stem, requests)
 
 
-def _seconds(text: str) -> float:
+def _next_row(rows: "csv.DictReader[str]", path: Path) -> dict[str, str | None] | None:
     try:
-        return float(text)
+        return next(rows, None)
+    except csv.Error as error:
+        raise ValueError(f"{path.name} line {rows.line_num} is no CSV: {error}") from error
+
+
+def _count(value: str | None, field: str) -> int:
+    """Raises ValueError. value: None where the row is too short."""
+    try:
+        number: object = int(value or "")
     except ValueError:
-        return datetime.fromisoformat(text.strip()[:26]).timestamp()
+        number = value
+    return token_count(number, field)
+
+
+def _seconds(value: str | None) -> float:
+    try:
+        seconds: object = float(value or "")
+    except ValueError:
+        seconds = _iso_seconds(value or "")
+    return moment(seconds, "TIMESTAMP")
+
+
+def _iso_seconds(value: str) -> float:
+    """Where no zone is given all rows are taken to be in the same: an hour of summer time must not appear twice."""
+    try:
+        told = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise ValueError(f"TIMESTAMP must be seconds or an ISO date and time, got {value!r:.60}") from None
+    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()

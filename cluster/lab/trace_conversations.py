@@ -1,11 +1,12 @@
 """Reads recorded conversations: each turn of a session is a request that holds all turns before it."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from cluster.lab.trace import TextTokenizer, Trace, TraceRequest
+from cluster.lab.trace_lines import cause, items, json_rows, text_field
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 Turn = tuple[str, str]
@@ -30,8 +31,8 @@ def requests_of(turns: Iterable[Turn], session: str, tokenize: TextTokenizer) ->
 def read_conversations(path: Path, tokenize: TextTokenizer, seed: int = 0, num_requests: int | None = None) -> Trace:
     """Three formats, told apart by the fields of the first line (one JSON object a line):
 
-    - `messages` (a list of objects with role and content), with or without a `system` text beside it; a first line
-      that holds only `system` is the system prompt of all (tau-bench);
+    - `messages` (a list of objects with role and content: a text, parts of type text, or null), with or without a
+      `system` text beside it; a first line that holds only `system` is the system prompt of all (tau-bench);
     - `turns` as pairs of speaker (U or S) and text (Schema-Guided Dialogue);
     - `turns` as objects with `user` and `assistant`.
 
@@ -40,21 +41,19 @@ def read_conversations(path: Path, tokenize: TextTokenizer, seed: int = 0, num_r
     """
     system = DEFAULT_SYSTEM_PROMPT
     sessions: list[list[TraceRequest]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        row = json.loads(line)
-        if set(row) == {"system"}:
-            system = row["system"]
-            continue
+    for number, row in json_rows(path):
         try:
-            turns = [("system", row.get("system", system)), *_turns(row)]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path.name} line {number} is no conversation: {error!r}") from error
+            own = text_field(row.get("system", system), "system")
+            if set(row) == {"system"}:
+                system = own
+                continue
+            turns = [("system", own), *_turns(row)]
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{path.name} line {number} is no conversation: {cause(error)}") from error
         sessions.append(list(requests_of(turns, f"s{number}", tokenize)))
         if num_requests is not None and sum(map(len, sessions)) >= 2 * num_requests:
             break  # enough, with some to spare: the last sessions end later than the trace
-    trace = Trace(path.stem, interleave([s for s in sessions if s], Random(seed)), _origin(path))
+    trace = Trace(path.stem, interleave([s for s in sessions if s], Random(seed)))
     return trace if num_requests is None else trace.head(num_requests)
 
 
@@ -74,28 +73,38 @@ def interleave(sessions: Sequence[list[TraceRequest]], rng: Random, num_open: in
     return mixed
 
 
-def _turns(row: dict) -> list[Turn]:
+def _turns(row: dict[str, Any]) -> list[Turn]:
     if "messages" in row:
-        return [(message["role"], message.get("content") or "") for message in row["messages"]]
-    first = row["turns"][0]
-    read: Callable[[dict | list], list[Turn]] = _pair if isinstance(first, list) else _exchange
-    return [turn for item in row["turns"] for turn in read(item)]
+        return [_message(message) for message in items(row, "messages")]
+    return [
+        turn for item in items(row, "turns") for turn in (_pair(item) if isinstance(item, list) else _exchange(item))
+    ]
 
 
-def _pair(item: dict | list) -> list[Turn]:
-    speaker, text = item
-    return [({"U": "user", "S": "assistant"}[speaker], text)]
+def _message(message: object) -> Turn:
+    if not isinstance(message, dict):
+        raise ValueError(f"a message must be an object, got {message!r:.60}")
+    content = message.get("content")
+    if isinstance(content, list):
+        return text_field(message["role"], "role"), "".join(map(_part, content))
+    return text_field(message["role"], "role"), "" if content is None else text_field(content, "content")
 
 
-def _exchange(item: dict | list) -> list[Turn]:
+def _part(part: object) -> str:
+    """The API's form of a content that consists of several: only text has tokens here."""
+    if not isinstance(part, dict) or part.get("type") != "text":
+        raise ValueError(f"a part of a content must be an object of type text, got {part!r:.60}")
+    return text_field(part["text"], "text")
+
+
+def _pair(item: list[Any]) -> list[Turn]:
+    roles = {"U": "user", "S": "assistant"}
+    if len(item) != 2 or item[0] not in ("U", "S"):
+        raise ValueError(f"a turn must be a speaker, U or S, and a text, got {item!r:.60}")
+    return [(roles[item[0]], text_field(item[1], "the text of a turn"))]
+
+
+def _exchange(item: object) -> list[Turn]:
     if not isinstance(item, dict):
-        raise TypeError(f"a turn must be an object, got {item!r}")
-    return [("user", item["user"]), ("assistant", item["assistant"])]
-
-
-def _origin(path: Path) -> str:
-    known = {
-        "tau_": "sierra-research/tau-bench, MIT",
-        "sgd_": "google-research-datasets/dstc8-schema-guided-dialogue, CC-BY-SA-4.0",
-    }
-    return next((origin for prefix, origin in known.items() if path.stem.startswith(prefix)), "")
+        raise ValueError(f"a turn must be an object or a pair, got {item!r:.60}")
+    return [(role, text_field(item[role], role)) for role in ("user", "assistant")]

@@ -1,12 +1,13 @@
 """Finds the reader of a trace file by what stands in its first line."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 from cluster.lab.synthetic_prefixes import SyntheticPrefixes
 from cluster.lab.trace import TextTokenizer, Trace
 from cluster.lab.trace_arrivals import read_arrivals
 from cluster.lab.trace_conversations import read_conversations
+from cluster.lab.trace_lines import json_rows
 from cluster.lab.trace_mooncake import SMALL_BLOCK_TOKENS, read_mooncake
 from cluster.lab.trace_questions import read_questions
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
@@ -25,6 +26,17 @@ BUNDLED = {
     "azure": "azure_part.csv",
 }
 """Names of the parts of public traces that come with the program."""
+ORIGINS = {
+    "mooncake": "kvcache-ai/Mooncake, FAST25-release/traces, Apache-2.0",
+    "sgd": "google-research-datasets/dstc8-schema-guided-dialogue, CC-BY-SA-4.0",
+    "tau": "sierra-research/tau-bench, MIT",
+    "bbh": "suzgunmirac/BIG-Bench-Hard, MIT",
+    "xquad_en": "google-deepmind/xquad, CC-BY-SA-4.0",
+    "xquad_zh": "google-deepmind/xquad, CC-BY-SA-4.0",
+    "mt_bench": "lm-sys/FastChat, Apache-2.0",
+    "azure": "Azure/AzurePublicDataset, CC-BY-4.0",
+}
+"""Source and licence of each; of a user's own file only its name is known, whatever it looks like."""
 
 
 def load_trace(
@@ -42,6 +54,13 @@ def load_trace(
     if not path.is_file():
         names = ", ".join([*SYNTHETIC, *BUNDLED])
         raise ValueError(f"trace {name_or_path!r} is no file and none of: {names}")
+    trace = _read(path, seed, num_requests, mooncake_block_tokens, tokenize)
+    return replace(trace, origin=ORIGINS.get(name_or_path, path.name))
+
+
+def _read(
+    path: Path, seed: int, num_requests: int | None, mooncake_block_tokens: int, tokenize: TextTokenizer
+) -> Trace:
     if path.suffix == ".csv":
         return read_arrivals(path, seed, num_requests)
     fields = _first_fields(path)
@@ -55,12 +74,6 @@ def load_trace(
 
 
 def _first_fields(path: Path) -> set[str]:
-    with path.open(encoding="utf-8") as lines:
-        first = lines.readline()
-    try:
-        row = json.loads(first)
-    except ValueError as error:
-        raise ValueError(f"{path.name} line 1 is no JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise ValueError(f"{path.name} line 1 is no JSON object")
-    return set(row)
+    for _, row in json_rows(path):
+        return set(row)
+    raise ValueError(f"{path.name} is empty")

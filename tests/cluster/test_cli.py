@@ -71,6 +71,8 @@ def serve(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         (["--api-keys-file", "/nonexistent.yaml"], "cannot read /nonexistent.yaml: No such file or directory"),
         (["--redis-url", "nonsense"], "redis_url nonsense: Redis URL must specify"),
         (["--redis-url", "redis://127.0.0.1:1"], "redis_url redis://127.0.0.1:1"),
+        (["--redis-url", "redis://127.0.0.1:1/0?password=abc"], "redis_url redis://127.0.0.1:1/0?...: Error"),
+        (["--redis-url", "redis://127.0.0.1:1/?bogus=1"], "Redis clients know no parameter 'bogus'"),
         (["--host", "203.0.113.1"], "Cannot assign requested address"),
     ],
 )
@@ -209,6 +211,8 @@ REFUSED = [
     ["lab", "fit", "--threads", "0"],
     ["lab", "fit", "--out", "/nonexistent/cost.json"],
     ["lab", "compare", "--trace", "sgd", "--seeds", "x"],
+    ["lab", "compare", "--trace", "sgd", "--seeds", "1,1"],
+    ["lab", "compare", "--trace", "sgd", "--think-seconds", "1"],
     ["lab", "compare", "--trace", "sgd", "--policies", "fastest"],
     ["lab", "compare", "--trace", "sgd", "--weights", "lmetric.speed=1"],
     ["lab", "compare", "--trace", "sgd", "--weights", "lmetric.speed=fast"],

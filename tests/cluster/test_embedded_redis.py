@@ -104,10 +104,42 @@ def test_a_server_that_cannot_start_says_why(folder: Path) -> None:
         EmbeddedRedis(folder, server="/bin/false").start()
 
 
-def test_a_given_url_is_checked_and_its_password_not_shown() -> None:
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:secret@127.0.0.1:1/0", "redis://...@127.0.0.1:1/0"),
+        ("redis://:sec@ret@127.0.0.1:1/0", "redis://...@127.0.0.1:1/0"),
+        ("redis://127.0.0.1:1/0?password=secret&db=0", "redis://127.0.0.1:1/0?..."),
+        ("redis://127.0.0.1:1/0?username=me&password=sec@ret", "redis://..."),
+        ("redis://user:sec?ret@127.0.0.1:1/0", "redis://..."),
+        ("redis://user:sec#ret@127.0.0.1:1/0", "redis://..."),
+        ("redis://user:sec/ret@127.0.0.1:1/0", "redis://...@127.0.0.1:1/0"),
+        ("rediss://u:secret@127.0.0.1:1?ssl_password=secret", "rediss://...@127.0.0.1:1?..."),
+        ("unix:///tmp/no-such.sock?password=secret", "unix:///tmp/no-such.sock?..."),
+        ("user:secret@127.0.0.1:1", "...@127.0.0.1:1"),
+        ("no-url", "no-url"),
+    ],
+)
+def test_a_given_url_is_checked_and_no_secret_of_it_shown(url: str, shown: str) -> None:
     with pytest.raises(RedisUnavailable) as caught:
-        check_redis("redis://user:secret@127.0.0.1:1/0")
-    assert "127.0.0.1:1" in str(caught.value)
+        check_redis(url)
+    assert str(caught.value).startswith(f"redis_url {shown}: ")
+    assert "sec" not in str(caught.value).removeprefix(f"redis_url {shown}")
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("bogus=secret", "Redis clients know no parameter 'bogus'"),
+        ("db=0&bogus=secret", "Redis clients know no parameter 'bogus'"),
+        ("retry=secret", "'retry'"),
+        ("connection_class=secret", "'connection_class'"),
+        ("db=x", "'db'"),
+        ("socket_timeout=x", "'socket_timeout'"),
+    ],
+)
+def test_a_parameter_that_no_client_takes_is_named(query: str, named: str) -> None:
+    with pytest.raises(RedisUnavailable) as caught:
+        check_redis(f"redis://127.0.0.1:1/?{query}")
+    assert named in str(caught.value)
     assert "secret" not in str(caught.value)
-    with pytest.raises(RedisUnavailable, match="redis_url"):
-        check_redis("no-url")
