@@ -75,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         report.verdicts += router_peers.run_peers(
             OUT, console, works, args.peer_rounds, args.transport, args.add_rounds
         )
+        report.before = json.loads(OUT.read_text(encoding="utf-8"))  # with the rounds, which are written one by one
+        report.write()
     for bar, good, text in report.verdicts:
         console.print(f"{'holds ' if good else 'MISSED'} {bar}: {text}", style=None if good else "red", highlight=False)
     console.print(f"{OUT} written after {time.monotonic() - started:.0f} s")
