@@ -41,9 +41,7 @@ class RecordWriter:
 
     def measure(self, value: float) -> None:
         """A duration or a rate, 0 to MAX_MEASURE."""
-        if not 0.0 <= value <= MAX_MEASURE:
-            raise WireError(f"a measurement must be 0 to {MAX_MEASURE:g}, got {value}")
-        self.pack("d", value)
+        self.pack("d", _checked_measure(value))
 
     def string(self, text: str) -> None:
         data = text.encode()
@@ -85,9 +83,7 @@ class RecordReader:
     def measure(self) -> float:
         """What `RecordWriter.measure` wrote."""
         (value,) = struct.unpack("<d", self.take(8))
-        if not 0.0 <= value <= MAX_MEASURE:
-            raise WireError(f"a measurement must be 0 to {MAX_MEASURE:g}, got {value}")
-        return float(value)
+        return _checked_measure(float(value))
 
     def string(self) -> str:
         (size,) = self.unpack("H")
@@ -106,3 +102,9 @@ class RecordReader:
     def end(self) -> None:
         if self._at != len(self._data):
             raise WireError(f"{len(self._data) - self._at} bytes behind the end of the record")
+
+
+def _checked_measure(value: float) -> float:
+    if not 0.0 <= value <= MAX_MEASURE:
+        raise WireError(f"a measurement must be 0 to {MAX_MEASURE:g}, got {value}")
+    return value

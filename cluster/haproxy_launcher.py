@@ -84,13 +84,10 @@ def amend_requests(configuration: str) -> str:
     """What becomes of a request before it goes to an ingress. Changes nothing where that is so already."""
     if _FRONTEND_RULES in configuration:
         return configuration
-    sections = []
-    for section in _sections(configuration):
-        if section.startswith(_FRONTEND):
-            before, use, after = section.partition("    use_backend ")
-            section = before + _FRONTEND_RULES + use + after if use else section
-        sections.append(section)
-    return "".join(sections)
+    return "".join(
+        _before_backends(section, _FRONTEND_RULES) if section.startswith(_FRONTEND) else section
+        for section in _sections(configuration)
+    )
 
 
 def ingress_servers(configuration: str) -> Servers:
@@ -114,8 +111,7 @@ def amend_direct(configuration: str, servers: Servers, lua_path: Path) -> str:
             section = _BUFSIZE.sub("", section).rstrip("\n")
             section += f"\n    tune.bufsize {BUFFER_BYTES}\n    lua-load-per-thread {lua_path}\n"
         elif section.startswith(_FRONTEND):
-            before, use, after = section.partition("    use_backend ")
-            section = before + _direct_rules(servers) + use + after
+            section = _before_backends(section, _direct_rules(servers))
         sections.append(section)
     return "".join(sections).rstrip("\n") + "\n" + "".join(_direct_backend(*item) for item in servers.items())
 
@@ -163,6 +159,12 @@ def _direct_backend(name: str, servers: Sequence[tuple[str, str, str]]) -> str:
         *(f"    server {server} {host}:{port} track {name}/{server}" for server, host, port in servers),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _before_backends(section: str, rules: str) -> str:
+    """Of a frontend; where it has no backend yet there is nothing to rule."""
+    before, use, after = section.partition("    use_backend ")
+    return before + rules + use + after if use else section
 
 
 def _sections(configuration: str) -> list[str]:

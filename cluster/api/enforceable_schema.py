@@ -22,8 +22,7 @@ allows more and forbids nothing that was allowed."""
 
 def as_grammar(schema: dict[str, Any], strict: bool) -> str:
     """The schema in llguidance's Lark dialect; without strict only what can be enforced of it."""
-    text = json.dumps(schema)
-    return _directive(schema, strict=True) if strict else _enforceable(text)
+    return _directive(schema, strict=True) if strict else _enforceable(json.dumps(schema))
 
 
 def problem_of(grammar: str) -> str:

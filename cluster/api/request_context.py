@@ -13,10 +13,7 @@ from cluster.api.errors import bad_request
 from cluster.api.gate import tenant_of
 from cluster.api.session import session_of
 from cluster.api.tenants import Tenant
-
-TIMEOUT_HEADER = "x-request-timeout-seconds"
-_PASSED_ON = "x-warmlane-timeout-seconds"
-"""What HAProxy makes of it, see `haproxy_launcher`."""
+from cluster.haproxy_launcher import PASSED_TIMEOUT_HEADER, TIMEOUT_HEADER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +54,7 @@ def explain_context(request: Request, fields: Mapping[str, Any]) -> RequestConte
 
 
 def _timeout(request: Request) -> float:
-    given = request.headers.get(_PASSED_ON, request.headers.get(TIMEOUT_HEADER))
+    given = request.headers.get(PASSED_TIMEOUT_HEADER, request.headers.get(TIMEOUT_HEADER))
     if given is None:
         return math.inf
     try:
