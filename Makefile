@@ -49,6 +49,7 @@ demo: $(STAMP)
 
 # Two processes of one thread each for what needs no cluster, then the whole clusters. With ARGS one plain pytest.
 test: $(STAMP)
+	@$(BIN)/python -m tests.fetch_models
 ifeq ($(ARGS),)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not e2e" -n 2 --dist loadfile
 	@exec $(BIN)/python -m pytest -m "e2e and not long"
@@ -57,6 +58,7 @@ else
 endif
 
 test-long: $(STAMP)
+	@$(BIN)/python -m tests.fetch_models
 	@exec $(BIN)/python -m pytest -m long $(ARGS)
 
 lint: $(STAMP)

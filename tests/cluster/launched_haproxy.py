@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,17 +14,11 @@ from ray.serve.config import HTTPOptions
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.free_ports import FreePorts
 from cluster.haproxy_transport import haproxy_environment
+from tests.waiting import wait_until
 
 HOST = "127.0.0.2"
 MakeConfiguration = Callable[[Path, int, int, int], str]
 """Folder and the ports of the API, of the metrics and of the stats -> configuration."""
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "condition not reached in time"
-        time.sleep(0.02)
 
 
 def listening(pid: int) -> set[tuple[str, int]]:

@@ -73,7 +73,7 @@ def ids_of(tokenizer: ChatTokenizer, messages: Sequence[dict[str, Any]], encoder
 
 @pytest.mark.parametrize("template", [CHATML, FORGETFUL, NO_TOKENS], ids=["chatml", "forgetful", "no tokens"])
 @pytest.mark.parametrize("make", MAKES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts=chats)
 def test_every_turn_has_the_ids_of_the_whole_from_scratch(make: str, template: str, texts: list[str]) -> None:
     tokenizer = chat_tokenizer(make, template)
@@ -82,7 +82,7 @@ def test_every_turn_has_the_ids_of_the_whole_from_scratch(make: str, template: s
         assert ids_of(tokenizer, messages, tokenizer._chat_encoder) == from_scratch(tokenizer, messages)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 @pytest.mark.parametrize("make", MAKES)
 def test_any_text_is_cut_where_it_may_be(make: str, text: str) -> None:
@@ -111,7 +111,7 @@ def test_chat_formats_have_seams(make: str) -> None:
     ],
     ids=lambda value: value.content.replace("\n", "n") if isinstance(value, AddedToken) else "",
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.lists(st.sampled_from([*PIECES, "<x>", " <x> ", "o<", "o<|im_e", "word"]), max_size=10).map("".join))
 def test_tokens_that_touch_their_neighbours_leave_the_others_as_seams(
     token: AddedToken, left: set[str], text: str

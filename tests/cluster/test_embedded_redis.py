@@ -5,8 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,19 +13,13 @@ import pytest
 import redis
 
 from cluster.embedded_redis import EmbeddedRedis, RedisUnavailable, check_redis, find_server
+from tests.waiting import wait_until
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as path:  # short: sockets end at 107 characters
         yield Path(path)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "condition not reached in time"
-        time.sleep(0.02)
 
 
 def gone(pid: int) -> bool:

@@ -27,6 +27,7 @@ from tests.cluster.openai_schema import check
 from tests.cluster.scripted_replicas import ScriptedReplicas, router_over
 from tests.cluster.small_tokenizer import write_small_tokenizer
 from tests.replica.tiny_models import tiny_engine
+from tests.waiting import BOUND_SECONDS, eventually, let_time_pass
 
 WINDOW = 256
 B = 4
@@ -40,6 +41,7 @@ class Engines:
 
     engines: dict[str, AsyncEngine]
     silent: set[str] = field(default_factory=set)
+    num_answered: int = 0
     num_cancelled: int = 0
 
     def options(self, method_name: str) -> "Engines":
@@ -51,7 +53,9 @@ class Engines:
             pending: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             pending.add_done_callback(lambda done: setattr(self, "num_cancelled", self.num_cancelled + 1))
             return pending
-        return asyncio.ensure_future(cache_overlaps(self.engines[route_to], HASHER, prompts, extra_keys))
+        answer = asyncio.ensure_future(cache_overlaps(self.engines[route_to], HASHER, prompts, extra_keys))
+        answer.add_done_callback(lambda done: setattr(self, "num_answered", self.num_answered + 1))
+        return answer
 
     async def compute(self, replica_id: str, token_ids: list[int], extra: ExtraKeys | None = None) -> None:
         number = sum(engine.engine.counters.num_prompt_tokens for engine in self.engines.values())
@@ -96,7 +100,7 @@ def app_over(engines: Engines, tokenizer: ChatTokenizer, keys: ApiKeys | None) -
     model = ServedModel(name="small", fingerprint="f" * 32, max_model_len=WINDOW, created=1)
     reader = PromptReader(tokenizer, WINDOW, observe_seconds=lambda seconds: None)
     generation = GenerationApi(model, reader, lambda request: pytest.fail("it was run"), limits, lambda error: None)
-    explain = ExplainApi(router, generation, engines, B, limits, timeout_seconds=5.0 if not engines.silent else 0.05)
+    explain = ExplainApi(router, generation, engines, B, limits, timeout_seconds=BOUND_SECONDS)
     models, access = ModelApi(model, reader, limits), Access(keys=keys)
     return build_http_app(generation, models, explain.handlers(), lambda error: None, access=access), router
 
@@ -174,7 +178,10 @@ async def test_what_the_api_refuses_is_refused(explained: Explained) -> None:
 
 @pytest.mark.parametrize("explained", [{"b"}], indirect=True)
 async def test_a_replica_that_does_not_answer_is_shown_without_pages(explained: Explained) -> None:
-    (explanation,) = await explained("hello there")
+    asked = asyncio.ensure_future(explained("hello there"))
+    await eventually(lambda: explained.engines.num_answered)
+    let_time_pass(BOUND_SECONDS)
+    (explanation,) = await asked
     a, b = explanation["caches"]
     assert (a["pages"] is None, b["pages"]) == (False, None)
     assert b["reusable_tokens"] is b["equal_tokens"] is b["computed_tokens"] is None

@@ -15,8 +15,9 @@ import pytest
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.haproxy_errors import error_rules
 from cluster.haproxy_launcher import amend_errors, amend_requests
-from tests.cluster.launched_haproxy import HOST, LaunchedHaproxy, rays_configuration, wait_until
+from tests.cluster.launched_haproxy import HOST, LaunchedHaproxy, rays_configuration
 from tests.cluster.openai_schema import check
+from tests.waiting import wait_until
 
 TOO_LARGE = b"GET / HTTP/1.1\r\nHost: x\r\nX-Large: " + b"a" * 65536 + b"\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

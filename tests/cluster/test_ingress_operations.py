@@ -30,6 +30,7 @@ from router.prefix_router import PrefixRouter
 from tests.cluster.openai_schema import check
 from tests.cluster.scripted_replicas import ScriptedReplicas, answer, router_over
 from tests.cluster.small_tokenizer import write_small_tokenizer
+from tests.waiting import BOUND_SECONDS, eventually, let_time_pass
 
 WINDOW = 256
 
@@ -98,7 +99,7 @@ async def operations(tokenizer: ChatTokenizer) -> AsyncIterator[Operations]:
     describing, running, clock = Describing(), {"a", "b"}, Clock()
     limits = ApiLimits()
     model = ServedModel(name="small", fingerprint="f" * 32, max_model_len=WINDOW, created=1)
-    readiness = Readiness(router, describing, lambda: frozenset(running), timeout_seconds=0.2, clock=clock)
+    readiness = Readiness(router, describing, lambda: frozenset(running), timeout_seconds=BOUND_SECONDS, clock=clock)
     relay = RequestRelay(router, HandleTransport(replicas), RelaySettings(), readiness.on_answer)
     reader = PromptReader(tokenizer, WINDOW, observe_seconds=lambda seconds: None)
     generation = GenerationApi(model, reader, relay.open, limits, on_failure=lambda error: None)
@@ -142,7 +143,10 @@ async def test_not_ready_without_replicas(operations: Operations) -> None:
 @pytest.mark.parametrize("failure", ["hangs", "died"])
 async def test_c38_55_replicas_that_run_but_do_not_answer_are_not_ready(operations: Operations, failure: str) -> None:
     operations.describing.failure = failure
-    assert await status(operations) == 503
+    asked = asyncio.create_task(status(operations))
+    await eventually(lambda: operations.describing.asked)
+    let_time_pass(BOUND_SECONDS)
+    assert await asked == 503
     assert operations.describing.num_cancelled == 1
     operations.describing.failure = None
     assert await status(operations) == 200

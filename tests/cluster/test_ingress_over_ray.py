@@ -3,8 +3,7 @@
 import json
 import re
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from cluster.cluster_spec import ClusterSpec
 from tests.cluster import misbehaving_replica as replica
 from tests.cluster.api.sse import events
 from tests.cluster.small_tokenizer import write_small_tokenizer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 NUM_REPLICAS = 2
@@ -57,13 +57,6 @@ class Cluster:
             and status["open_reservations"] == 0
             and set(status["running"]) == {answer["replica_id"] for answer in answers}
         )
-
-
-def wait_until(condition: Callable[[], Any], what: str, timeout_seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{timeout_seconds:.0f} s passed, but not: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module", params=["handle", "side_channel"])

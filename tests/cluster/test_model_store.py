@@ -5,15 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cluster.default_model import DEFAULT_MODEL, GGUF, ModelUnavailable
 from cluster.model_store import resolve_model
+from tests.waiting import wait_until
 
 RESOLVE = "import sys; from cluster.model_store import resolve_model; print(resolve_model())"
 
@@ -23,13 +22,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder for this process and its children."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "warmlane"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "condition not reached in time"
-        time.sleep(0.02)
 
 
 def test_a_local_folder_is_taken_as_it_is(tmp_path: Path) -> None:

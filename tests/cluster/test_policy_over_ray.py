@@ -11,7 +11,8 @@ from cluster.cli import main
 from cluster.cluster_spec import ClusterSpec
 from tests.cluster import misbehaving_replica as replica
 from tests.cluster.small_tokenizer import write_small_tokenizer
-from tests.valkey_process import ValkeyProcess, wait_until
+from tests.valkey_process import ValkeyProcess
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 APP = "policy-test"
@@ -102,14 +103,14 @@ def test_the_life_of_a_policy(cluster: Cluster, capsys: pytest.CaptureFixture[st
 
     before = {ingress["process"] for ingress in cluster.http.get("/admin/policy").json()["ingresses"]}
     cluster.deploy(3, {"policy": "preble", "policy_weights": {"imbalance": 2.0}})
-    wait_until(lambda: {p for p, _ in cluster.policies()} == {"preble"}, "a changed user_config is in force", 90.0)
+    wait_until(lambda: {p for p, _ in cluster.policies()} == {"preble"}, "a changed user_config is in force")
     cluster.deploy(3, {"policy": "preble", "policy_weights": {"imbalances": 2.0}})
 
     def refused() -> bool:
         answer = cluster.http.get("/admin/policy").json()
         return all("imbalances" in (ingress["refused_user_config"] or "") for ingress in answer["ingresses"])
 
-    wait_until(refused, "a misspelt user_config is refused and said so", 90.0)
+    wait_until(refused, "a misspelt user_config is refused and said so")
     answer = cluster.http.get("/admin/policy").json()
     assert {ingress["policy"] for ingress in answer["ingresses"]} == {"preble"}
     assert {ingress["process"] for ingress in answer["ingresses"]} == before  # nobody was restarted for any of it

@@ -5,8 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ import redis
 
 from cluster.embedded_redis import EmbeddedRedis, RedisUnavailable, check_redis, find_server
 from cluster.redis_keeper import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, STEADY_SECONDS, RedisKeeper
+from tests.waiting import wait_until
 
 
 class Clock:
@@ -28,13 +28,6 @@ class Clock:
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as path:  # short: sockets end at 107 characters
         yield Path(path)
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 def kill(server: EmbeddedRedis) -> None:

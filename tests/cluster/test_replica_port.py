@@ -1,8 +1,7 @@
 """A replica's own port: a real engine on a tiny model, real HTTP."""
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,10 @@ from replica.async_engine import AsyncEngine
 from replica.messages import FinishReason
 from tests.cluster.api.live_server import MODEL, WINDOW, tiny_llm
 from tests.cluster.small_tokenizer import write_small_tokenizer
+from tests.waiting import wait_until
 
 KEY = "a-key-of-this-test"
 HEADERS = {"authorization": f"Bearer {KEY}"}
-DEADLINE_SECONDS = 30.0
 
 
 @dataclass
@@ -66,13 +65,6 @@ def own(tokenizer_dir: Path) -> Iterator[OpenPort]:
     """Of one test alone, which may break it."""
     with open_port(tokenizer_dir) as opened:
         yield opened
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{DEADLINE_SECONDS:.0f} s passed, but not: {what}"
-        time.sleep(0.01)
 
 
 def long_request(stream: bool) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """What the end-to-end tests ask of a live cluster, and how they wait for it."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import httpx
 
 from cluster.lab.metrics_snapshot import MetricsSnapshot
 from tests.e2e.answer import Answer
+from tests.waiting import BOUND_SECONDS, wait_until
 
 BLOCK_SIZE = 16
 
@@ -15,17 +15,6 @@ BLOCK_SIZE = 16
 def cacheable_tokens(num_tokens: int) -> int:
     """Tokens of a prompt that a warm cache gives: whole blocks, and never the last token (2)."""
     return (num_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
-
-
-def wait_until(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
-    """Polls until the condition gives something true and returns that. AssertionError names `what`."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"{timeout_seconds:.0f} s passed, but not: {what}"
-        time.sleep(0.05)
 
 
 class ClusterClient:
@@ -58,10 +47,10 @@ class ClusterClient:
         """Ids of the engines that answered a scrape."""
         return set(self.metrics().by_label("warmlane_running_requests", "replica"))
 
-    def wait_until(self, condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
-        return wait_until(condition, what, timeout_seconds)
+    def wait_until(self, condition: Callable[[], Any], what: str, seconds: float = BOUND_SECONDS) -> Any:
+        return wait_until(condition, what, seconds)
 
-    def wait_idle(self, timeout_seconds: float = 30.0) -> MetricsSnapshot:
+    def wait_idle(self) -> MetricsSnapshot:
         """Until no engine holds a request or a page, and the router no load, for one. Returns the metrics of then."""
 
         def idle() -> MetricsSnapshot | None:
@@ -69,7 +58,7 @@ class ClusterClient:
             reservations = self.http.get("/debug/router").json()["open_reservations"]
             return None if is_busy(now) or reservations else now
 
-        return self.wait_until(idle, "no request, no active page and no reservation is left", timeout_seconds)
+        return self.wait_until(idle, "no request, no active page and no reservation is left")
 
 
 def is_busy(now: MetricsSnapshot) -> bool:

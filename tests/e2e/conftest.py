@@ -67,7 +67,7 @@ def live_cluster(cluster_process: ClusterProcess) -> ClusterClient:
 @pytest.fixture
 def cluster(live_cluster: ClusterClient) -> Iterator[ClusterClient]:
     """The cluster, idle and whole before each test and idle after it."""
-    live_cluster.wait_until(lambda: len(live_cluster.replicas()) == 2, "both replicas answer", 120.0)
+    live_cluster.wait_until(lambda: len(live_cluster.replicas()) == 2, "both replicas answer")
     live_cluster.wait_idle()
     yield live_cluster
     live_cluster.wait_idle()

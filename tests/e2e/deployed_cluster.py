@@ -18,7 +18,7 @@ from cluster.app import REPLICA_DEPLOYMENT
 from cluster.config import ServeConfig
 from cluster.free_ports import FreePorts
 from cluster.ray_runtime import ray_environment
-from tests.e2e.cluster_client import wait_until
+from tests.waiting import wait_until
 
 _BIN = Path(sys.executable).parent
 
@@ -58,7 +58,7 @@ class DeployedCluster:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
             )
-        wait_until(self._answers, "Ray's dashboard answers", 90.0)
+        wait_until(self._answers, "Ray's dashboard answers")
 
     def deploy(self, settings: Mapping[str, Any], num_replicas: int) -> None:
         """`serve deploy` of these settings of ServeConfig. Raises CalledProcessError where they are refused."""

@@ -8,8 +8,9 @@ import time
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.lab.cluster_process import ClusterProcess
-from tests.e2e.cluster_client import ClusterClient, wait_until
+from tests.e2e.cluster_client import ClusterClient
 from tests.e2e.running_cluster import run_folder
+from tests.waiting import wait_until
 
 IDLE_SECONDS = 8.0
 """Longer than the 5 s after which servers of this kind drop a connection unless they are told otherwise."""

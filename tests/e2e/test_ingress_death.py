@@ -95,4 +95,4 @@ def test_an_ingress_killed_under_load(
     assert grown.total("warmlane_generated_tokens_total") < NUM_CLIENTS * ANSWER_TOKENS
 
     assert cluster.complete(unseen_prompt(40), max_tokens=3).completion_tokens == 3
-    cluster.wait_until(lambda: len(ingresses(cluster)) == 2, "a new ingress is in place of the dead one", 120.0)
+    cluster.wait_until(lambda: len(ingresses(cluster)) == 2, "a new ingress is in place of the dead one")

@@ -76,7 +76,7 @@ def test_a_replica_killed_under_load(
         expected = 0 if holder == dead else cacheable_tokens(PROMPT_TOKENS)
         assert (answer.predicted_hit_tokens, answer.cached_tokens) == (expected, expected)
 
-    cluster.wait_until(lambda: len(cluster.replicas()) == 2, "a new replica is in place of the dead one", 120.0)
+    cluster.wait_until(lambda: len(cluster.replicas()) == 2, "a new replica is in place of the dead one")
     assert dead not in cluster.replicas()
     fresh = [unseen_prompt(PROMPT_TOKENS) for _ in range(6)]
     with ThreadPoolExecutor(len(fresh)) as pool:

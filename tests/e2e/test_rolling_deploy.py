@@ -8,8 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.cluster_client import ClusterClient, wait_until
+from tests.e2e.cluster_client import ClusterClient
 from tests.e2e.deployed_cluster import DeployedCluster
+from tests.waiting import wait_until
 
 NUM_CLIENTS = 2
 ANSWER_TOKENS = 40
@@ -85,14 +86,14 @@ def test_a_rolling_update_and_a_scale_down_lose_no_request(
     wait_until(lambda: is_ready(deployed.base_url), "the cluster is ready", 180.0)
     first = running(2, set())
     with Clients(ClusterClient(deployed.base_url), unseen_prompt) as clients:
-        wait_until(lambda: clients.ends["whole"] >= NUM_CLIENTS, "answers come", 120.0)
+        wait_until(lambda: clients.ends["whole"] >= NUM_CLIENTS, "answers come")
         changed = settings | {"max_num_seqs": 3}
         deployed.deploy(changed, 2)
         second = running(2, first["Replica"])
         deployed.deploy(changed, 1)
         last = running(1, set())
         before = clients.ends["whole"]
-        wait_until(lambda: clients.ends["whole"] >= before + NUM_CLIENTS, "answers come", 120.0)
+        wait_until(lambda: clients.ends["whole"] >= before + NUM_CLIENTS, "answers come")
     assert set(clients.ends) == {"whole"}, clients.ends
     assert last["Replica"] < second["Replica"], "what is to stay is not started anew"
     assert last["Ingress"] == second["Ingress"] != first["Ingress"]

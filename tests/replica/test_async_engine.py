@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -10,6 +10,7 @@ from replica.async_engine import AsyncEngine
 from replica.errors import EngineDead, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from tests.replica.tiny_models import generate, greedy, random_prompt, reference_model, tiny_engine
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -21,13 +22,6 @@ async def running() -> AsyncIterator[AsyncEngine]:
 
 async def collect(engine: AsyncEngine, request: GenerateRequest) -> list[TokenChunk]:
     return [chunk async for chunks in engine.generate(request) for chunk in chunks]
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Waits for another thread's work; fails when it does not come."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - another thread's state has no event to wait for
-            await asyncio.sleep(0.002)
 
 
 def is_idle(engine: AsyncEngine) -> bool:
@@ -57,19 +51,19 @@ async def test_a13_24_leaving_at_any_stage_aborts_the_request(running: AsyncEngi
     for _ in range(num_chunks):
         await anext(stream)
     await stream.aclose()
-    await until(lambda: is_idle(running))
+    await eventually(lambda: is_idle(running))
     assert running.engine.counters.num_generated_tokens < 400
 
 
 async def test_a13_a14_cancelling_the_task_aborts_queued_and_running_ones(running: AsyncEngine) -> None:
     """6 tasks, 4 places: at the cancel some run and some wait."""
     tasks = [asyncio.create_task(collect(running, greedy(random_prompt(9, seed=seed), 500))) for seed in range(6)]
-    await until(lambda: len(running.engine.scheduler.running) == 4)
+    await eventually(lambda: len(running.engine.scheduler.running) == 4)
     for task in tasks:
         task.cancel()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
-    await until(lambda: is_idle(running))
+    await eventually(lambda: is_idle(running))
     assert running.engine.counters.num_finished[FinishReason.ABORT] == 6
 
 
@@ -81,7 +75,7 @@ async def test_26_27_aborts_that_race_with_the_end(running: AsyncEngine) -> None
             if (await anext(stream))[-1].finish_reason:
                 break
         await stream.aclose()
-    await until(lambda: is_idle(running))
+    await eventually(lambda: is_idle(running))
     await running.call(lambda engine: engine.manager.check_invariants())
     assert sum(running.engine.counters.num_finished.values()) == 6
 
@@ -113,12 +107,12 @@ async def test_a17_an_abort_waits_for_the_step_that_writes_the_pages(
 
     monkeypatch.setattr(running.engine._runner, "run", slow)
     task = asyncio.create_task(collect(running, greedy(random_prompt(9, seed=2), 50)))
-    await until(inside.is_set)
+    await eventually(inside.is_set)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert running.engine.manager.pool.num_active > 0
     go_on.set()
-    await until(lambda: is_idle(running))
+    await eventually(lambda: is_idle(running))
 
 
 async def test_55_a_loop_that_cannot_work_fails_its_health_and_its_requests(
@@ -138,7 +132,7 @@ async def test_55_a_loop_that_cannot_work_fails_its_health_and_its_requests(
         )
         running.check_health()
     await collect(running, greedy([1, 2], 2))
-    await until(lambda: not running._thread.is_alive())
+    await eventually(lambda: not running._thread.is_alive())
     with pytest.raises(EngineDead, match="5 steps failed one after another"):
         running.check_health()
     with pytest.raises(EngineDead, match="5 steps failed"):
@@ -150,7 +144,7 @@ async def test_55_a_loop_that_dies_ends_all_requests(running: AsyncEngine, monke
         raise RuntimeError("a fault of the scheduler")
 
     tasks = [asyncio.create_task(collect(running, greedy(random_prompt(9, seed=seed), 500))) for seed in range(6)]
-    await until(lambda: bool(running.engine.scheduler.running))
+    await eventually(lambda: bool(running.engine.scheduler.running))
     monkeypatch.setattr(running.engine.scheduler, "schedule", broken)
     for chunks in await asyncio.gather(*tasks):
         assert chunks[-1].finish_reason is FinishReason.ERROR
@@ -172,7 +166,7 @@ async def test_55_a_stuck_step_fails_the_health(monkeypatch: pytest.MonkeyPatch)
             return "has been running for more than" in str(error)
         return False
 
-    await until(is_stuck)
+    await eventually(is_stuck)
     go_on.set()
     await asyncio.gather(task, return_exceptions=True)
     engine.close()
@@ -180,7 +174,7 @@ async def test_55_a_stuck_step_fails_the_health(monkeypatch: pytest.MonkeyPatch)
 
 async def test_closing_ends_what_runs(running: AsyncEngine) -> None:
     task = asyncio.create_task(collect(running, greedy([1, 2, 3], 500)))
-    await until(lambda: bool(running.engine.scheduler.running))
+    await eventually(lambda: bool(running.engine.scheduler.running))
     await asyncio.to_thread(running.close)
     assert (await task)[-1].finish_reason is FinishReason.ABORT
     with pytest.raises(EngineDead, match="closed"):
@@ -192,11 +186,11 @@ async def test_c6_the_load_counts_requests_that_wait_for_a_step_to_end(running: 
     step_ends = threading.Event()
     long_step = asyncio.create_task(running.call(lambda _: step_ends.wait(20.0)))
     answers = [asyncio.create_task(collect(running, greedy(random_prompt(30, seed=seed), 2))) for seed in range(3)]
-    await until(lambda: running.load().num_waiting == 3)
+    await eventually(lambda: running.load().num_waiting == 3)
     assert running.load().queued_prefill_tokens == 90
     answers[0].cancel()
-    await until(lambda: running.load().num_waiting == 2)
+    await eventually(lambda: running.load().num_waiting == 2)
     step_ends.set()
     await asyncio.gather(long_step, *answers[1:])
-    await until(lambda: is_idle(running))
+    await eventually(lambda: is_idle(running))
     assert (running.load().num_waiting, running.load().queued_prefill_tokens) == (0, 0)

@@ -138,4 +138,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestEngineMachine.settings = settings(max_examples=40, stateful_step_count=25)

@@ -15,7 +15,8 @@ from cache.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, TOMBSTONE, Redi
 from cache.snapshot import SEQ_FIELD, Snapshot, decode_seq, field_names
 from replica import event_publisher, redis_publication
 from replica.event_publisher import EventPublisher
-from tests.valkey_process import ValkeyProcess, wait_until
+from tests.valkey_process import ValkeyProcess
+from tests.waiting import wait_until
 
 KEYS = RedisKeys("model-a")
 REGISTRATION = wire.ReplicaRegistration("replica-1", "00ab", bytes(16), 16, 1000, 1.5)

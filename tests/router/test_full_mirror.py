@@ -7,7 +7,7 @@ from router.index_mirror import ROOM_PART, IndexMirror
 from router.prefix_router import PrefixRouter
 from tests.router.routers import PublishedReplica, tokens
 from tests.router.world import World, described, expect_mirrored, value
-from tests.valkey_process import wait_until
+from tests.waiting import wait_until
 
 REFUSED = "warmlane_index_refused_blocks"
 

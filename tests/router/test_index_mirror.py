@@ -260,11 +260,11 @@ class MirrorMachine(RuleBasedStateMachine):
 
 
 TestMirrorMachine = MirrorMachine.TestCase
-TestMirrorMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMirrorMachine.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_many_slots_at_once(seed: int) -> None:
     rng = random.Random(seed)
     mirror = IndexMirror()

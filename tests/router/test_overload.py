@@ -15,7 +15,7 @@ from router.prefix_router import PrefixRouter
 from tests.replica.tiny_models import tiny_engine
 from tests.router.routers import KEYS, PublishedReplica, request, tokens
 from tests.router.world import World, described, expect_mirrored
-from tests.valkey_process import wait_until
+from tests.waiting import wait_until
 
 CAP = 6
 BUSY = ReplicaLoad(num_running=8, num_waiting=50, queued_prefill_tokens=9000, prefill_tokens_per_second=400.0)

@@ -15,7 +15,8 @@ from router.policy_switch import PolicySwitch
 from router.prefix_router import PrefixRouter
 from tests.router.policies.shapes import idle, prompt, send
 from tests.router.routers import KEYS, make_router, request, tokens
-from tests.valkey_process import ValkeyProcess, wait_until
+from tests.valkey_process import ValkeyProcess
+from tests.waiting import wait_until
 
 SOON = time.time_ns() + 10**12
 REPLICAS = ("replica-a", "replica-b")

@@ -13,7 +13,7 @@ from replica import event_publisher
 from router.prefix_router import PrefixRouter
 from tests.router.routers import KEYS, PublishedReplica
 from tests.router.world import World, expect_mirrored, value
-from tests.valkey_process import wait_until
+from tests.waiting import wait_until
 
 DRIFT = "warmlane_index_drift_blocks_total"
 RESYNCS = "warmlane_index_resyncs_total"

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.router.routers import HASHER, request, tokens
 from tests.router.world import World, described, expect_mirrored, value
-from tests.valkey_process import wait_until
+from tests.waiting import wait_until
 
 OF_THIS_TEST = {"info"}
 

@@ -15,7 +15,7 @@ from router.ladder import Rung
 from router.prefix_router import RouteRequest
 from tests.router.routers import HASHER, KEYS, request, tokens
 from tests.router.world import World, described, expect_mirrored, mirrored, value
-from tests.valkey_process import wait_until
+from tests.waiting import wait_until
 
 PROMPT = tokens("prompt", 200)
 

@@ -13,7 +13,8 @@ from router.ladder import Rung
 from router.prefix_router import PrefixRouter
 from router.running_set import RunningSet
 from tests.router.routers import PublishedReplica, make_router, request, tokens
-from tests.valkey_process import ValkeyProcess, wait_until
+from tests.valkey_process import ValkeyProcess
+from tests.waiting import wait_until
 
 PROMPT = tokens("prompt", 200)
 PASSWORD = "correct-horse"

@@ -8,7 +8,8 @@ from cache.key_set import range_digests
 from router.prefix_router import PrefixRouter
 from router.running_set import RunningSet
 from tests.router.routers import PublishedReplica, make_router
-from tests.valkey_process import ValkeyProcess, wait_until
+from tests.valkey_process import ValkeyProcess
+from tests.waiting import wait_until
 
 
 class World:

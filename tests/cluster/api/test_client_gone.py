@@ -8,8 +8,7 @@ import pytest
 
 from tests.cluster.api.conftest import Api
 from tests.cluster.scripted_engine import say
-
-DEADLINE_SECONDS = 20
+from tests.waiting import BOUND_SECONDS
 
 
 class Connection:
@@ -31,7 +30,7 @@ class Connection:
 
     async def leave(self) -> None:
         self._to_app.put_nowait({"type": "http.disconnect"})
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(BOUND_SECONDS):
             await self.done
 
 
@@ -42,7 +41,7 @@ async def test_24_a13_a15_leaving_aborts_every_choice(api: Api, stream: bool, st
     api.engine.script, api.engine.hold = say(*"abcdef"), stage
     body = {"model": "small", "prompt": "hello", "stream": stream, "n": num_choices}
     connection = Connection(api.app, "/v1/completions", body)
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(BOUND_SECONDS):
         await api.engine.holding.wait()
     assert api.engine.num_running == num_choices
     await connection.leave()
@@ -54,7 +53,7 @@ async def test_24_a_cancelled_request_aborts_too(api: Api) -> None:
     """As Ray Serve does it: the task of the whole request is cancelled."""
     api.engine.hold = 0
     connection = Connection(api.app, "/v1/completions", {"model": "small", "prompt": "hello"})
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(BOUND_SECONDS):
         await api.engine.holding.wait()
     connection.done.cancel()
     await asyncio.wait([connection.done])
@@ -64,7 +63,7 @@ async def test_24_a_cancelled_request_aborts_too(api: Api) -> None:
 async def test_a_client_that_stays_gets_its_answer(api: Api) -> None:
     api.engine.hold = 1
     connection = Connection(api.app, "/v1/completions", {"model": "small", "prompt": "hello"})
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(BOUND_SECONDS):
         await api.engine.holding.wait()
         api.engine.release.set()
         await connection.done

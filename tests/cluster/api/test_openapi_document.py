@@ -85,7 +85,7 @@ def made_servable(case: schemathesis.Case) -> None:
 def test_no_request_is_a_server_error(document: Any, path: str) -> None:
     for operation in document[path].values():
 
-        @settings(max_examples=MAX_EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=MAX_EXAMPLES, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy())
         def check_one(case: schemathesis.Case) -> None:
             made_servable(case)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -22,14 +22,7 @@ from replica.side_channel import codec
 from replica.side_channel.frames import FrameReader, framed
 from replica.side_channel.handshake import ReplicaHandshake
 from tests.cluster.scripted_replicas import HANG, SECRET, ListeningReplica, ScriptedReplicas, answer, items, router_over
-
-DEADLINE_SECONDS = 20
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is polled is at the other end
-            await asyncio.sleep(0.001)
+from tests.waiting import BOUND_SECONDS, eventually
 
 
 def a_request(request_id: str = "r") -> GenerateRequest:
@@ -46,7 +39,7 @@ class Pooled:
         self.now = 0.0
         self.pool = ChannelPool(
             self.replicas, SECRET, PoolListeners(on_failure=self.failures.append, on_gone=self.gone.append),
-            PoolSettings(open_seconds=DEADLINE_SECONDS, retry_seconds=10), lambda: self.now,
+            PoolSettings(open_seconds=BOUND_SECONDS, retry_seconds=10), lambda: self.now,
         )  # fmt: skip
 
     @property

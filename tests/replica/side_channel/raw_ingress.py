@@ -1,9 +1,8 @@
 """The other end of a side channel in tests: says what it is told to, at the level of bytes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
-from typing import Any
 
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, Usage
 from replica.sampling_params import SamplingParams
@@ -12,15 +11,9 @@ from replica.side_channel.channel_server import ChannelServer
 from replica.side_channel.frames import FrameReader, framed
 from replica.side_channel.handshake import IngressHandshake
 from replica.side_channel.replica_channel import ChannelBounds
+from tests.waiting import BOUND_SECONDS
 
 SECRET = b"0123456789abcdef"
-DEADLINE_SECONDS = 20
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is polled is other code's state
-            await asyncio.sleep(0.001)
 
 
 def request_of(request_id: str, max_tokens: int = 3) -> GenerateRequest:
@@ -87,7 +80,7 @@ class RawIngress:
         self._frames = FrameReader(2**28)
 
     async def frame(self) -> bytes:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(BOUND_SECONDS):
             while (frame := self._frames.next_frame()) is None:
                 data = await self.reader.read(2**16)
                 assert data, "the replica closed the connection"
@@ -126,7 +119,7 @@ class RawIngress:
     async def is_closed(self) -> bool:
         """Waits for the replica to end the connection; whatever it still sends is read."""
         with suppress(ConnectionError):
-            async with asyncio.timeout(DEADLINE_SECONDS):
+            async with asyncio.timeout(BOUND_SECONDS):
                 while await self.reader.read(2**16):
                     pass
         return True

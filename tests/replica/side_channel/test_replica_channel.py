@@ -10,7 +10,8 @@ from replica.side_channel import channel_server, codec
 from replica.side_channel.frames import framed
 from replica.side_channel.handshake import IngressHandshake
 from replica.side_channel.replica_channel import ChannelBounds
-from tests.replica.side_channel.raw_ingress import CountingEngine, Listening, eventually, request_of
+from tests.replica.side_channel.raw_ingress import CountingEngine, Listening, request_of
+from tests.waiting import eventually
 
 uvloop = pytest.importorskip("uvloop")
 
