@@ -42,18 +42,18 @@ def reads_the_clock(node: ast.AST) -> bool:
     return any(name in ("monotonic", "perf_counter", "process_time") for name in calls)
 
 
-def test_5_hypothesis_has_no_deadline() -> None:
+def test_hypothesis_has_no_deadline() -> None:
     """Its 200 ms an example are missed on a busy machine."""
     assert settings().deadline is None
     assert HealthCheck.too_slow in settings().suppress_health_check
 
 
-def test_5_no_test_waits_for_a_time() -> None:
+def test_no_test_waits_for_a_time() -> None:
     pausing = {name for name, tree in files_of_tests() if any(is_pause(node) for node in ast.walk(tree))}
     assert pausing == set(PAUSES)
 
 
-def test_5_no_test_asserts_a_duration() -> None:
+def test_no_test_asserts_a_duration() -> None:
     asserting = {
         f"{name}:{node.lineno}"
         for name, tree in files_of_tests()
@@ -63,7 +63,7 @@ def test_5_no_test_asserts_a_duration() -> None:
     assert {place for place in asserting if place.partition(":")[0] not in PAUSES} == set()
 
 
-def test_5_what_may_be_tried_again_exists_and_says_why() -> None:
+def test_what_may_be_tried_again_exists_and_says_why() -> None:
     for nodeid, reason in TRIED_AGAIN.items():
         path, _, name = nodeid.partition("::")
         functions = [n.name for n in ast.walk(ast.parse((TESTS.parent / path).read_text())) if hasattr(n, "name")]
