@@ -15,7 +15,7 @@ from replica.errors import UnsupportedModel
 from replica.kernels.fast_path import fastest_forward
 from replica.kv_pages import KVPages, LayerShape
 from replica.model_loader import LoadedModel, load_model
-from replica.model_probe import Forward, probe_model
+from replica.model_probe import Forward, witness_layers
 from replica.model_runner import ModelRunner
 from replica.pool_sizing import num_pages
 from replica.scheduler import Scheduler
@@ -85,11 +85,11 @@ def _verified_backend(
     candidates = backend_candidates(
         config.attention_backend, loaded.device, loaded.dtype, config.block_size, config.page_size
     )
-    shapes, reference = probe_model(loaded.model, loaded.vocab_size)
+    shapes = witness_layers(loaded.model, loaded.vocab_size)
     for backend, page_size in candidates:
         try:
             forward = fastest_forward(
-                loaded.model, shapes, backend, page_size, loaded.vocab_size, loaded.max_model_len, reference,
+                loaded.model, shapes, backend, page_size, loaded.vocab_size, loaded.max_model_len,
                 compress=config.compress_weights, deterministic=config.deterministic,
             )  # fmt: skip
         except UnsupportedModel as error:

@@ -1,5 +1,7 @@
 """Proves on a few tokens that a forward pass gives the same bits however the work is cut."""
 
+from collections.abc import Sequence
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import torch
@@ -9,10 +11,12 @@ from replica.attention.paged_step import PagedStep
 from replica.errors import UnsupportedModel
 from replica.kernels.packed_linear import PackedLinear
 from replica.kv_pages import KVPages, LayerShape
-from replica.model_probe import Forward, cache_argument, layout_of
+from replica.model_probe import Forward, cache_argument, probe_ids
+from replica.paged_probe import layout_of
+from replica.probe_spans import MAX_PROBE_TOKENS, Span, across_keys, across_rows, witnesses
 
-_CUTS = ((0, 5, 5, 33, 34, 61), (0, 0, 6, 7, 40, 40), (0, 8, 9, 9, 9, 9))
-"""Per request up to where it is computed after each step: chunks, decodes and idle ones side by side."""
+_FEW = (0, 6, 7, 40)
+"""A third request, that begins late and ends early."""
 
 
 def verify_invariant(
@@ -24,16 +28,20 @@ def verify_invariant(
     """
     if isinstance(forward, torch.nn.Module):
         _refuse_library_products(forward)
-    cuts = [[min(cut, window) for cut in request] for request in _CUTS]
-    probe = _Probe(forward, shapes, backend, page_size, vocab_size, longest=cuts[0][-1])
-    mixed: list[list[torch.Tensor]] = [[] for _ in cuts]
-    for ends in range(1, len(cuts[0])):
-        spans = {i: (request[ends - 1], request[ends]) for i, request in enumerate(cuts)}
-        spans = {i: (start, end) for i, (start, end) in spans.items() if start < end}
-        for i, logits in zip(spans, probe.compute(spans) if spans else (), strict=True):
+    limit = min(MAX_PROBE_TOKENS, window)
+    requests = [
+        across_keys({*backend.key_borders(), page_size}, limit) or [(0, limit)],
+        across_rows(backend.row_borders(), limit) or [(0, min(limit, _FEW[1]))],
+        [(start, end) for start, end in pairwise(min(cut, limit) for cut in _FEW) if start < end],
+    ]
+    probe = _Probe(forward, shapes, backend, page_size, vocab_size, requests)
+    mixed: list[list[torch.Tensor]] = [[] for _ in requests]
+    for spans_of_step in zip_longest(*requests):
+        step = {i: span for i, span in enumerate(spans_of_step) if span is not None}
+        for i, logits in zip(step, probe.compute(step), strict=True):
             mixed[i].append(logits)
-    for i, request in enumerate(cuts):
-        (alone,) = probe.compute({i: (0, request[-1])})
+    for i, spans in enumerate(requests):
+        (alone,) = probe.compute({i: (0, spans[-1][1])})
         if not torch.equal(alone, torch.cat(mixed[i])):
             raise UnsupportedModel("its logits depend in their last bits on what is computed beside them")
 
@@ -48,25 +56,36 @@ class _Probe:
         backend: AttentionBackend,
         page_size: int,
         vocab_size: int,
-        longest: int,
+        requests: Sequence[Sequence[Span]],
     ):
-        num_pages = -(-longest // page_size)
+        lengths = [spans[-1][1] for spans in requests]
+        self._kept = [witnesses(spans) for spans in requests]
+        num_pages = [-(-length // page_size) for length in lengths]
         self._forward, self._backend, self._page_size = forward, backend, page_size
-        self._pages = KVPages(shapes, len(_CUTS) * num_pages, page_size, torch.float32, torch.device("cpu"))
-        self._tables = torch.arange(len(_CUTS) * num_pages).flip(0).view(len(_CUTS), num_pages)
-        self._ids = torch.stack([torch.arange(longest) * (7919 + 2 * i) % vocab_size for i in range(len(_CUTS))])
+        self._pages = KVPages(shapes, sum(num_pages), page_size, torch.float32, torch.device("cpu"))
+        self._tables = torch.arange(sum(num_pages)).flip(0).split(num_pages)
+        cpu = torch.device("cpu")
+        self._ids = [probe_ids(length, vocab_size, cpu, 7919 + 2 * i) for i, length in enumerate(lengths)]
 
     @torch.inference_mode()
-    def compute(self, spans: dict[int, tuple[int, int]]) -> tuple[torch.Tensor, ...]:
-        """spans: request -> its tokens from start to end, all in one flat batch. Returns each one's logits."""
-        layout, positions = layout_of(self._tables[list(spans)], list(spans.values()), self._page_size)
+    def compute(self, spans: dict[int, Span]) -> tuple[torch.Tensor, ...]:
+        """spans: request -> its tokens from start to end, all in one flat batch.
+
+        Returns the logits of each one's witnesses among them.
+        """
+        layout, positions = layout_of([self._tables[i] for i in spans], list(spans.values()), self._page_size)
         step = PagedStep(self._pages, layout, self._backend)
         arguments: dict[str, Any] = {cache_argument(self._forward): step, "paged_step": step}
-        lengths = [end - start for start, end in spans.values()]
-        rows = torch.repeat_interleave(torch.tensor(list(spans)), torch.tensor(lengths))
-        ids = self._ids[rows, positions].unsqueeze(0)
-        output = self._forward(input_ids=ids, position_ids=positions.unsqueeze(0), **arguments)
-        return output.logits[0].split(lengths)
+        kept = [
+            [first + row - start for row in self._kept[i] if start <= row < end]
+            for first, (i, (start, end)) in zip(layout.query_starts, spans.items(), strict=False)
+        ]
+        ids = torch.cat([self._ids[i][start:end] for i, (start, end) in spans.items()])
+        output = self._forward(
+            input_ids=ids.unsqueeze(0), position_ids=positions.unsqueeze(0),
+            logits_to_keep=torch.tensor([row for rows in kept for row in rows], dtype=torch.int64), **arguments,
+        )  # fmt: skip
+        return output.logits[0].split([len(rows) for rows in kept])
 
 
 def _refuse_library_products(model: torch.nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Finds out what a model stores per layer, and proves on a few tokens that paged attention serves it right."""
+"""Finds out what a model stores per layer and asks of attention, in one forward pass that computes nothing."""
 
 import inspect
 from collections.abc import Callable
@@ -9,18 +9,13 @@ import torch
 from transformers import PreTrainedModel
 
 from replica.attention import transformers_bridge
-from replica.attention.backend import AttentionBackend, BatchLayout, LayerOptions
-from replica.attention.paged_step import PagedStep
+from replica.attention.backend import LayerOptions
 from replica.config_refusals import is_windowed, refuse_unservable_config
 from replica.errors import UnsupportedModel
-from replica.kv_pages import KVPages, LayerShape
+from replica.kv_pages import LayerShape
 
-_NUM_TOKENS = 24
-_CUTS = (13, 7)
-"""Each of the two probed requests prefills up to here and continues from here, reading pages of its first part."""
-_TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.15}
-"""Largest difference of logits, relative to their spread."""
-
+_NUM_WITNESSED = 24
+"""Tokens of the pass that only looks at what layers store."""
 Forward = Any
 """A transformers model, or what is called as one: `device`, `dtype`, `forward`."""
 
@@ -47,8 +42,8 @@ class _LayerWitness:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if key.shape[-2] != _NUM_TOKENS:
-            raise UnsupportedModel(f"layer {layer_idx} stores {key.shape[-2]} keys for {_NUM_TOKENS} tokens")
+        if key.shape[-2] != _NUM_WITNESSED:
+            raise UnsupportedModel(f"layer {layer_idx} stores {key.shape[-2]} keys for {_NUM_WITNESSED} tokens")
         self.stored[layer_idx] = LayerShape(key.shape[1], key.shape[-1], value.shape[-1])
         return key, value
 
@@ -90,17 +85,6 @@ class _LayerWitness:
         ]
 
 
-def probe_model(model: PreTrainedModel, vocab_size: int) -> tuple[list[LayerShape], torch.Tensor]:
-    """Runs the model in its own eager attention, then switches it to paged attention for good and looks at its layers.
-
-    Returns each layer's shape and the reference logits. Raises UnsupportedModel with the cause.
-    """
-    _explained(model.set_attn_implementation, "eager")  # one that was served before may be probed again
-    with torch.inference_mode():
-        reference = _explained(model, input_ids=_probe_ids(vocab_size, model.device), use_cache=False).logits
-    return witness_layers(model, vocab_size), reference
-
-
 def witness_layers(model: PreTrainedModel, vocab_size: int) -> list[LayerShape]:
     """What each layer stores per token; computes nothing, so a model on torch's meta device will do.
 
@@ -121,71 +105,24 @@ def _witness(model: PreTrainedModel, vocab_size: int) -> _LayerWitness:
         raise UnsupportedModel("it computes the logits of all tokens of a step (its forward has no logits_to_keep)")
     use_paged_attention(model)
     witness = _LayerWitness()
-    positions = torch.arange(_NUM_TOKENS, device=model.device).unsqueeze(0)
+    positions = torch.arange(_NUM_WITNESSED, device=model.device).unsqueeze(0)
     arguments = {cache_argument(model): witness, "paged_step": witness, "position_ids": positions}
     with torch.inference_mode():
-        _explained(model, input_ids=_probe_ids(vocab_size, model.device)[:1], **arguments)
+        explained(model, input_ids=probe_ids(_NUM_WITNESSED, vocab_size, model.device).unsqueeze(0), **arguments)
     return witness
-
-
-def verify_paged(
-    model: PreTrainedModel,
-    shapes: list[LayerShape],
-    backend: AttentionBackend,
-    page_size: int,
-    vocab_size: int,
-    reference: torch.Tensor,
-) -> None:
-    """Runs the probe's two rows as two requests of one flat batch through pages in two steps, cut at different tokens,
-    and compares with the reference logits.
-
-    Catches whatever the bridge cannot carry (ALiBi, masks and positions of the model's own, layers that mix neighbours)
-    without knowing models by name. Raises UnsupportedModel.
-    """
-    ids = _probe_ids(vocab_size, model.device)
-    length = -(-_NUM_TOKENS // page_size)
-    pages = KVPages(shapes, len(ids) * length, page_size, model.dtype, model.device)
-    tables = torch.arange(len(ids) * length - 1, -1, -1, device=model.device).view(len(ids), length)
-    logits = torch.full_like(reference, float("nan"))
-    for spans in ([(0, cut) for cut in _CUTS], [(cut, _NUM_TOKENS) for cut in _CUTS]):
-        layout, positions = layout_of(tables, spans, page_size)
-        step = PagedStep(pages, layout, backend)
-        rows = torch.cat([torch.full((end - start,), i) for i, (start, end) in enumerate(spans)]).to(model.device)
-        arguments = {cache_argument(model): step, "paged_step": step, "position_ids": positions.unsqueeze(0)}
-        with torch.inference_mode():
-            output = _explained(model, input_ids=ids[rows, positions].unsqueeze(0), **arguments)
-        logits[rows, positions] = output.logits[0]
-    difference = (logits - reference).abs().max().item()
-    bound = _TOLERANCE[model.dtype] * max(1.0, reference.std().item())
-    if not difference <= bound:
-        raise UnsupportedModel(
-            f"paged attention gives other logits than the model itself (difference {difference:.3g}, bound {bound:.3g})"
-        )
-
-
-def layout_of(tables: torch.Tensor, spans: list[tuple[int, int]], page_size: int) -> tuple[BatchLayout, torch.Tensor]:
-    """The flat batch in which request i computes its tokens spans[i], and the positions of its rows."""
-    starts, slots, positions = [0], [], []
-    for table, (start, end) in zip(tables, spans, strict=True):
-        positions.append(torch.arange(start, end, device=tables.device))
-        slots.append(table[positions[-1] // page_size] * page_size + positions[-1] % page_size)
-        starts.append(starts[-1] + end - start)
-    context_lens = tuple(end for _, end in spans)
-    return BatchLayout(tuple(starts), context_lens, tuple(tables), torch.cat(slots)), torch.cat(positions)
 
 
 def use_paged_attention(model: PreTrainedModel) -> None:
     transformers_bridge.register()
-    _explained(model.set_attn_implementation, transformers_bridge.IMPLEMENTATION)
+    explained(model.set_attn_implementation, transformers_bridge.IMPLEMENTATION)
 
 
-def _probe_ids(vocab_size: int, device: torch.device) -> torch.Tensor:
-    """[2, _NUM_TOKENS]"""
-    first = torch.arange(_NUM_TOKENS, device=device) * 7919 % vocab_size
-    return torch.stack([first, first.flip(0)])
+def probe_ids(num_tokens: int, vocab_size: int, device: torch.device, step: int = 7919) -> torch.Tensor:
+    """[num_tokens] token ids that look random and are always the same."""
+    return torch.arange(num_tokens, device=device) * step % vocab_size
 
 
-def _explained(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def explained(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Whatever goes wrong inside a foreign model becomes a refusal that names the cause."""
     try:
         return run(*args, **kwargs)

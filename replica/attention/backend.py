@@ -53,6 +53,14 @@ class AttentionBackend(ABC):
     def page_size_multiple(cls) -> int:
         """A page must hold a multiple of so many tokens."""
 
+    def key_borders(self) -> tuple[int, ...]:
+        """Lengths of a context at which the computation takes another course; every probe crosses each."""
+        return ()
+
+    def row_borders(self) -> tuple[int, ...]:
+        """The same of a step's rows."""
+        return ()
+
     @abstractmethod
     def attend(
         self,

@@ -8,7 +8,7 @@ import torch
 from replica.attention.backend import AttentionBackend, BatchLayout, LayerOptions
 from replica.kernels import structs
 from replica.kernels.native_batch import NativeBatch
-from replica.kernels.native_library import load_native, native_unavailable_because
+from replica.kernels.native_library import kernel_constants, load_native, native_unavailable_because
 
 
 class NativeAttention(AttentionBackend):
@@ -33,6 +33,12 @@ class NativeAttention(AttentionBackend):
     @classmethod
     def page_size_multiple(cls) -> int:
         return 1
+
+    def key_borders(self) -> tuple[int, ...]:
+        return tuple(kernel_constants()["keys"].values())
+
+    def row_borders(self) -> tuple[int, ...]:
+        return tuple(kernel_constants()["rows"].values())
 
     def attend(
         self,

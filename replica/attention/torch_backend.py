@@ -7,6 +7,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from replica.attention.backend import AttentionBackend, BatchLayout, LayerOptions
 
+_FUSED_FROM = 32
+"""Keys. With fewer than a register holds, torch's fused kernel for CPUs answers zeros where a score is no number."""
+
 
 class TorchAttention(AttentionBackend):
     """The reference that every other backend is compared with."""
@@ -20,6 +23,9 @@ class TorchAttention(AttentionBackend):
     @classmethod
     def page_size_multiple(cls) -> int:
         return 1
+
+    def key_borders(self) -> tuple[int, ...]:
+        return (_FUSED_FROM,)
 
     def attend(
         self,
@@ -69,10 +75,10 @@ def _attend_one(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, o
     mask = _mask(num_queries, num_keys, options.sliding_window, query.device)
     if mask is not None and group > 1:
         mask = mask.repeat(group, 1)
-    if options.softcap is None:
+    if options.softcap is None and num_keys >= _FUSED_FROM:
         out = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=options.scaling)
     else:
-        out = _softcapped(q, k, v, mask, options.scaling, options.softcap)
+        out = _step_by_step(q, k, v, mask, options)
     return out.view(num_kv_heads, group, num_queries, -1).permute(2, 0, 1, 3).reshape(num_queries, num_heads, -1)
 
 
@@ -89,11 +95,12 @@ def _mask(num_queries: int, num_keys: int, sliding_window: int | None, device: t
     return mask
 
 
-def _softcapped(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scaling: float, softcap: float
+def _step_by_step(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, options: LayerOptions
 ) -> torch.Tensor:
-    scores = torch.matmul(q, k.transpose(-1, -2)) * scaling
-    scores = torch.tanh(scores / softcap) * softcap
+    scores = torch.matmul(q, k.transpose(-1, -2)) * options.scaling
+    if options.softcap is not None:
+        scores = torch.tanh(scores / options.softcap) * options.softcap
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     return torch.matmul(torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype), v)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 from transformers import PreTrainedModel
 
-from replica.attention.backend import AttentionBackend, BatchLayout
+from replica.attention.backend import AttentionBackend
 from replica.attention.native_backend import NativeAttention
 from replica.attention.paged_step import PagedStep
 from replica.errors import UnsupportedModel
@@ -15,12 +15,13 @@ from replica.kernels.decoder_structure import NotFusable, read_structure
 from replica.kernels.fused_decoder import FusedDecoder
 from replica.kernels.packed_linear import with_packed_linears
 from replica.kv_pages import KVPages, LayerShape
-from replica.model_probe import Forward, cache_argument, layer_options, verify_paged
+from replica.model_probe import Forward, cache_argument, layer_options, probe_ids
+from replica.paged_probe import PagedProbe, layout_of
+from replica.probe_spans import MAX_PROBE_TOKENS, across_keys, witnesses
 from replica.token_by_token import TokenByToken
 
 logger = logging.getLogger(__name__)
 
-_NUM_FAR_TOKENS = 16
 _FAR_TOLERANCE = 1e-3
 """Largest difference of logits at the window's end, relative to their spread."""
 
@@ -32,19 +33,19 @@ def fastest_forward(
     page_size: int,
     vocab_size: int,
     max_model_len: int,
-    reference: torch.Tensor,
     compress: bool = True,
     deterministic: bool = False,
 ) -> Forward:
-    """The fused decoder, else the model on packed weights, else the model itself; each must pass `verify_paged`.
+    """The fused decoder, else the model on packed weights, else the model itself; each must pass `PagedProbe`.
 
     deterministic: each must also pass `verify_invariant`, and the model itself computes one token at a time.
     Raises UnsupportedModel where not even the model itself passes.
     """
+    probe = PagedProbe(model, shapes, backend, page_size, vocab_size, max_model_len)
     for name, build in _candidates(model, shapes, backend, vocab_size, compress):
         try:
             candidate = build()
-            verify_paged(candidate, shapes, backend, page_size, vocab_size, reference)
+            probe.verify(candidate)
             _verify_far(model, candidate, shapes, backend, page_size, vocab_size, max_model_len)
             if deterministic:
                 verify_invariant(candidate, shapes, backend, page_size, vocab_size, max_model_len)
@@ -54,7 +55,7 @@ def fastest_forward(
             logger.info("the forward pass runs on %s", name)
             return candidate
     forward = TokenByToken(model) if deterministic else model
-    verify_paged(forward, shapes, backend, page_size, vocab_size, reference)
+    probe.verify(forward)
     return forward
 
 
@@ -83,17 +84,19 @@ def _verify_far(
 
     Raises UnsupportedModel.
     """
-    num_tokens = min(_NUM_FAR_TOKENS, max_model_len)
-    ids = (torch.arange(num_tokens) * 104729 % vocab_size).unsqueeze(0)
+    limit = min(MAX_PROBE_TOKENS, max_model_len)
+    spans = across_keys({*backend.key_borders(), page_size}, limit) or [(0, limit)]
+    num_tokens, kept = spans[-1][1], torch.tensor(witnesses(spans))
+    ids = probe_ids(num_tokens, vocab_size, torch.device("cpu"), 104729).unsqueeze(0)
     positions = torch.arange(max_model_len - num_tokens, max_model_len).unsqueeze(0)
     num_pages = -(-num_tokens // page_size)
-    layout = BatchLayout((0, num_tokens), (num_tokens,), (torch.arange(num_pages),), torch.arange(num_tokens))
+    layout, _ = layout_of([torch.arange(num_pages)], [(0, num_tokens)], page_size)
     logits = []
     for forward in (model, candidate):
         step = PagedStep(KVPages(shapes, num_pages, page_size, torch.float32, torch.device("cpu")), layout, backend)
         with torch.inference_mode():
             arguments = {cache_argument(forward): step, "paged_step": step, "position_ids": positions}
-            logits.append(forward(input_ids=ids, **arguments).logits)
+            logits.append(forward(input_ids=ids, logits_to_keep=kept, **arguments).logits)
     difference = (logits[0] - logits[1]).abs().max().item()
     bound = _FAR_TOLERANCE * max(1.0, logits[0].std().item())
     if not difference <= bound:

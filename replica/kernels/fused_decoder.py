@@ -65,7 +65,9 @@ class FusedDecoder:
         self._vocab_size = structure.head.out_features
         self._pages: KVPages | None = None
         self._point_to_ropes()
-        self._counters = torch.zeros((num_layers + 1) * 8 * structs.COUNTER_BYTES, dtype=torch.uint8)
+        self._counters = torch.zeros(
+            int(self._library.decoder_counter_bytes(ctypes.byref(self._decoder))), dtype=torch.uint8
+        )
         self._thread_floats = int(self._library.decoder_scratch_floats(ctypes.byref(self._decoder)))
         self._memory = torch.empty(0)
 

@@ -8,6 +8,7 @@ different machines, or kept over an update, never gives foreign code.
 import ctypes
 import functools
 import hashlib
+import itertools
 import logging
 import os
 import platform
@@ -22,7 +23,7 @@ from replica.kernels import structs
 logger = logging.getLogger(__name__)
 
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
-_SOURCES = ("linear.c", "attention.c", "decoder.c")
+_SOURCES = ("constants.c", "linear.c", "attention.c", "decoder.c")
 _COMPILE_SECONDS = 120
 
 
@@ -48,6 +49,22 @@ def load_native() -> ctypes.CDLL:
         raise NativeUnavailable(f"{target} cannot be loaded: {error}") from error
     structs.declare(library)
     return library
+
+
+@functools.cache
+def kernel_constants() -> dict[str, dict[str, int]]:
+    """How the kernels cut their work (csrc/constants.h): of keys, rows, columns or floats -> name -> value.
+
+    Raises NativeUnavailable.
+    """
+    library, found = load_native(), dict[str, dict[str, int]]()
+    for index in itertools.count():
+        pointer = library.kernel_constant(index)
+        if not pointer:
+            return found
+        constant = pointer.contents
+        found.setdefault(constant.of.decode(), {})[constant.name.decode()] = constant.value
+    raise AssertionError("unreachable")
 
 
 def native_unavailable_because() -> str | None:

@@ -1,7 +1,7 @@
 """The C structures of csrc/ and the signatures of its functions."""
 
 import ctypes
-from ctypes import POINTER, c_float, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int64, c_void_p
 from typing import ClassVar
 
 
@@ -115,8 +115,14 @@ class Workspace(ctypes.Structure):
     ]
 
 
-COUNTER_BYTES = 64
-"""team.h: one cache line per counter."""
+CACHE_LINE = 64
+"""team.h: each counter has one of its own."""
+
+
+class Constant(ctypes.Structure):
+    """constants.c"""
+
+    _fields_: ClassVar = [("name", c_char_p), ("of", c_char_p), ("value", c_int64)]
 
 
 def declare(library: ctypes.CDLL) -> None:
@@ -131,6 +137,8 @@ def declare(library: ctypes.CDLL) -> None:
         POINTER(AttentionLayer), POINTER(Batch), c_void_p, c_void_p, c_void_p, c_void_p, c_int64,
     ]  # fmt: skip
     library.decoder_scratch_floats.argtypes, library.decoder_scratch_floats.restype = [POINTER(Decoder)], c_int64
+    library.decoder_counter_bytes.argtypes, library.decoder_counter_bytes.restype = [POINTER(Decoder)], c_int64
+    library.kernel_constant.argtypes, library.kernel_constant.restype = [c_int64], POINTER(Constant)
     library.decoder_partial_floats.argtypes = [POINTER(Decoder), POINTER(Batch)]
     library.decoder_partial_floats.restype = c_int64
     library.run_decoder.argtypes = [POINTER(Decoder), POINTER(Step), POINTER(Workspace), c_int64]

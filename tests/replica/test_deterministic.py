@@ -11,7 +11,7 @@ from replica.kernels.fast_path import fastest_forward
 from replica.kernels.fused_decoder import FusedDecoder
 from replica.kernels.native_library import native_unavailable_because
 from replica.messages import GenerateRequest, TokenLogprobs
-from replica.model_probe import probe_model
+from replica.model_probe import witness_layers
 from replica.sampling_params import SamplingParams
 from replica.token_by_token import TokenByToken
 from tests.replica.tiny_models import FAMILIES, VOCAB_SIZE, WINDOW, loaded, random_prompt, tiny_engine, tiny_model
@@ -64,7 +64,7 @@ def test_it_costs_nothing_where_the_fused_decoder_serves(deterministic: bool) ->
 def test_a_pass_that_follows_its_neighbours_is_found() -> None:
     """A model whose logits move by one bit when another request is in the step."""
     model = tiny_model("Llama")
-    shapes, _ = probe_model(model, VOCAB_SIZE)
+    shapes = witness_layers(model, VOCAB_SIZE)
     engine = tiny_engine("Llama", attention_backend="torch")
     backend = engine._runner._backend
 
@@ -82,11 +82,11 @@ def test_a_pass_that_follows_its_neighbours_is_found() -> None:
 
 def test_products_of_a_library_are_not_trusted() -> None:
     model = tiny_model("Llama")
-    shapes, reference = probe_model(model, VOCAB_SIZE)
+    shapes = witness_layers(model, VOCAB_SIZE)
     backend = tiny_engine("Llama", attention_backend="torch")._runner._backend
     with pytest.raises(UnsupportedModel, match="not packed"):
         verify_invariant(model, shapes, backend, 4, VOCAB_SIZE, WINDOW)
-    forward = fastest_forward(model, shapes, backend, 4, VOCAB_SIZE, WINDOW, reference, deterministic=True)
+    forward = fastest_forward(model, shapes, backend, 4, VOCAB_SIZE, WINDOW, deterministic=True)
     assert isinstance(forward, TokenByToken)
 
 

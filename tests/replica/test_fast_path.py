@@ -10,10 +10,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from replica.attention.backend import AttentionBackend, BatchLayout
+from replica.attention.backend import AttentionBackend
 from replica.attention.choice import backend_candidates
 from replica.attention.native_backend import NativeAttention
-from replica.attention.paged_step import PagedStep
 from replica.attention.torch_backend import TorchAttention
 from replica.kernels import native_library
 from replica.kernels.fast_path import Forward, fastest_forward
@@ -21,62 +20,22 @@ from replica.kernels.fused_decoder import FusedDecoder
 from replica.kernels.native_library import NativeUnavailable, load_native, native_unavailable_because
 from replica.kernels.packed_linear import PackedLinear, with_packed_linears
 from replica.kernels.packed_weight import PackedWeight
-from replica.kv_pages import KVPages
-from replica.model_probe import cache_argument, probe_model
-from tests.replica.tiny_models import FAMILIES, VOCAB_SIZE, WINDOW, tiny_model
+from replica.model_probe import witness_layers
+from tests.replica.paged_requests import Requests
+from tests.replica.tiny_models import FAMILIES, FUSED, VOCAB_SIZE, WINDOW, tiny_model
 
 native = pytest.mark.skipif(
     native_unavailable_because() is not None, reason=f"no native kernels: {native_unavailable_because()}"
 )
-FUSED = {"Llama", "Qwen2", "Qwen3", "Mistral", "Gemma", "Gemma2", "Gemma3", "SmolLM3"}
 
 
 def fastest(model: PreTrainedModel, backend: AttentionBackend | None = None, page_size: int = 16) -> Forward:
-    shapes, reference = probe_model(model, VOCAB_SIZE)
-    return fastest_forward(model, shapes, backend or NativeAttention(), page_size, VOCAB_SIZE, WINDOW, reference)
+    shapes = witness_layers(model, VOCAB_SIZE)
+    return fastest_forward(model, shapes, backend or NativeAttention(), page_size, VOCAB_SIZE, WINDOW)
 
 
 def is_packed(forward: Forward) -> bool:
     return isinstance(forward, torch.nn.Module) and any(isinstance(part, PackedLinear) for part in forward.modules())
-
-
-class Requests:
-    """Token sequences computed through pages in steps of any shape; `logits[i]` grows with what request i has got."""
-
-    def __init__(self, forward: Forward, model: PreTrainedModel, prompts: list[list[int]], page_size: int):
-        shapes, _ = probe_model(model, VOCAB_SIZE)
-        length = -(-max(map(len, prompts)) // page_size)
-        self._pages = KVPages(shapes, len(prompts) * length, page_size, torch.float32, torch.device("cpu"))
-        order = torch.randperm(len(prompts) * length, generator=torch.Generator().manual_seed(len(prompts)))
-        self._tables = order.view(len(prompts), length)
-        self._forward = forward
-        self._prompts = [torch.tensor(prompt) for prompt in prompts]
-        self.logits: list[list[torch.Tensor]] = [[] for _ in prompts]
-        self.num_computed = [0] * len(prompts)
-
-    def step(self, num_tokens: dict[int, int]) -> None:
-        """Computes the next so many tokens of each named request in one flat batch."""
-        starts, ends, ids, positions, slots = [0], [], [], [], []
-        size = self._pages.page_size
-        for which, num in num_tokens.items():
-            position = torch.arange(self.num_computed[which], self.num_computed[which] + num)
-            ids.append(self._prompts[which][position])
-            positions.append(position)
-            slots.append(self._tables[which][position // size] * size + position % size)
-            self.num_computed[which] += num
-            starts.append(starts[-1] + num)
-            ends.append(self.num_computed[which])
-        layout = BatchLayout(
-            tuple(starts), tuple(ends), tuple(self._tables[which] for which in num_tokens), torch.cat(slots)
-        )
-        step = PagedStep(self._pages, layout, NativeAttention())
-        arguments: dict[str, Any] = {cache_argument(self._forward): step, "paged_step": step}
-        with torch.inference_mode():
-            output = self._forward(
-                input_ids=torch.cat(ids).unsqueeze(0), position_ids=torch.cat(positions).unsqueeze(0), **arguments
-            )
-        for index, which in enumerate(num_tokens):
-            self.logits[which] += list(output.logits[0, starts[index] : starts[index + 1]])
 
 
 @native

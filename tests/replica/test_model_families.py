@@ -7,7 +7,7 @@ import torch
 
 from replica.attention.choice import BACKENDS
 from replica.kv_pages import LayerShape
-from replica.model_probe import probe_model
+from replica.model_probe import witness_layers
 from tests.replica.tiny_models import (
     BLOCK_SIZE,
     FAMILIES,
@@ -131,6 +131,6 @@ def test_an_answer_becomes_part_of_the_next_prompt(family: str) -> None:
 @pytest.mark.parametrize("family", ["DeepseekV2", "DeepseekV3"])
 def test_latent_attention_keeps_latents_in_its_pages(family: str) -> None:
     """One latent and one rotary key a token, whatever the number of heads."""
-    shapes, _ = probe_model(tiny_model(family), VOCAB_SIZE)
+    shapes = witness_layers(tiny_model(family), VOCAB_SIZE)
     assert shapes == [LayerShape(num_kv_heads=1, key_dim=16, value_dim=8, expanded=True)] * 2
-    assert not any(shape.expanded for shape in probe_model(tiny_model("Llama"), VOCAB_SIZE)[0])
+    assert not any(shape.expanded for shape in witness_layers(tiny_model("Llama"), VOCAB_SIZE))

@@ -79,6 +79,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 """Family (transformers' class prefix) -> what its config has beyond the common sizes."""
 
+FUSED = {"Llama", "Qwen2", "Qwen3", "Mistral", "Gemma", "Gemma2", "Gemma3", "SmolLM3"}
+"""Families whose whole forward pass the native decoder computes."""
+
 _CONFIG_CLASS = {"Gemma3": "Gemma3TextConfig"}
 _request_numbers = itertools.count()
 

@@ -6,10 +6,6 @@
  */
 #include "attention_tile.h"
 
-#define PART 256          /* keys */
-#define MAX_QUERIES 96    /* rows of a task with many queries: queries times the heads that share a K/V head */
-#define TILE_FLOATS 32768 /* of the keys and values of a task with one query: a quarter of a 512 KiB L2 cache */
-
 typedef struct {
     Tile tile;
     float *query;  /* [rows, key_dim] */

@@ -3,9 +3,9 @@
 #define WARMLANE_ATTENTION_TILE_H
 
 #include "attention.h"
+#include "constants.h"
 #include "products.h"
 
-#define TILE 64 /* keys */
 #define PADDED(n) (((n) + PANEL - 1) / PANEL * PANEL)
 
 /* A running softmax of some rows: weighted sums of values [rows, padded value_dim], and per row the highest score so far
@@ -21,22 +21,30 @@ typedef struct {
 
 typedef float eight __attribute__((vector_size(32)));
 
+/* Before version 12 GCC knows only its own name for this; clang has never known that one. */
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int32_t eight_indices __attribute__((vector_size(32)));
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (eight_indices){__VA_ARGS__})
+#endif
+
 /* out[d][i] = rows[i][d] for 8 rows and 8 dimensions. */
 INLINE void transpose_8x8(const float *const rows[8], int64_t d, float *out) {
     eight r[8], s[8];
     for (int i = 0; i < 8; i++) memcpy(&r[i], rows[i] + d, sizeof r[i]);
     for (int i = 0; i < 8; i += 2) {
-        s[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        s[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+        s[i] = SHUFFLE(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        s[i + 1] = SHUFFLE(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
     }
     for (int i = 0; i < 8; i += 4)
         for (int j = 0; j < 2; j++) {
-            r[i + 2 * j] = __builtin_shufflevector(s[i + j], s[i + 2 + j], 0, 1, 8, 9, 4, 5, 12, 13);
-            r[i + 2 * j + 1] = __builtin_shufflevector(s[i + j], s[i + 2 + j], 2, 3, 10, 11, 6, 7, 14, 15);
+            r[i + 2 * j] = SHUFFLE(s[i + j], s[i + 2 + j], 0, 1, 8, 9, 4, 5, 12, 13);
+            r[i + 2 * j + 1] = SHUFFLE(s[i + j], s[i + 2 + j], 2, 3, 10, 11, 6, 7, 14, 15);
         }
     for (int j = 0; j < 4; j++) {
-        eight low = __builtin_shufflevector(r[j], r[4 + j], 0, 1, 2, 3, 8, 9, 10, 11);
-        eight high = __builtin_shufflevector(r[j], r[4 + j], 4, 5, 6, 7, 12, 13, 14, 15);
+        eight low = SHUFFLE(r[j], r[4 + j], 0, 1, 2, 3, 8, 9, 10, 11);
+        eight high = SHUFFLE(r[j], r[4 + j], 4, 5, 6, 7, 12, 13, 14, 15);
         memcpy(out + j * TILE, &low, sizeof low);
         memcpy(out + (4 + j) * TILE, &high, sizeof high);
     }

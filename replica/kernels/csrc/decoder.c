@@ -3,7 +3,14 @@
 
 #include <omp.h>
 
-#define TOKENS_PER_TASK 8
+#include "constants.h"
+
+/* Each operation of a layer takes its tasks from a counter of its own: one that was used up gives no task, and the
+ * operation would be left out without a word. */
+enum {
+    QKV_TASKS, STORE_TASKS, ATTENTION_TASKS, MERGE_TASKS, ATTENTION_OUT_TASKS, ATTENTION_ADD_TASKS, GATE_UP_TASKS,
+    MLP_OUT_TASKS, MLP_ADD_TASKS, NUM_LAYER_COUNTERS
+};
 
 /* What one thread of the team has. */
 typedef struct {
@@ -58,12 +65,12 @@ static void add_normed(const Step *step, const float *norm, float eps, int64_t h
 
 /* Adds a layer's part to the hidden rows: directly, or normed first where the layer norms what it gives out. */
 static void add_output(const Linear *linear, const float *in, const DecoderLayer *layer, const float *norm, const Step *step,
-                       Workspace *w, const Member *me, Counter *counters) {
+                       Workspace *w, const Member *me, Counter *tasks, Counter *add_tasks) {
     LinearInput input = {.rows = in, .m = step->num_tokens, .row_stride = linear->k};
-    linear_tasks(linear, &input, w->other, norm ? 0 : w->hidden, me->scratch, me->team, counters);
+    linear_tasks(linear, &input, w->other, norm ? 0 : w->hidden, me->scratch, me->team, tasks);
     team_wait(me->barrier, me->team);
     if (norm) {
-        add_normed(step, norm, layer->norm_eps, linear->n, w->hidden, w->other, counters + 1);
+        add_normed(step, norm, layer->norm_eps, linear->n, w->hidden, w->other, add_tasks);
         team_wait(me->barrier, me->team);
     } else {
         float *swap = w->hidden; /* each thread has a workspace of its own, so all swap alike */
@@ -74,21 +81,23 @@ static void add_output(const Linear *linear, const float *in, const DecoderLayer
 static void run_layer(const DecoderLayer *layer, const Step *step, Workspace *w, const Member *me, Counter *counters) {
     LinearInput input = {.rows = w->hidden, .m = step->num_tokens, .row_stride = layer->qkv.k, .norm = layer->input_norm,
                          .norm_eps = layer->norm_eps};
-    linear_tasks(&layer->qkv, &input, w->qkv, 0, me->scratch, me->team, counters);
+    linear_tasks(&layer->qkv, &input, w->qkv, 0, me->scratch, me->team, counters + QKV_TASKS);
     team_wait(me->barrier, me->team);
-    store_keys(layer, step, w->qkv, counters + 1);
+    store_keys(layer, step, w->qkv, counters + STORE_TASKS);
     team_wait(me->barrier, me->team);
-    attention_tasks(&layer->attention, &step->batch, w->qkv, w->attended, me->scratch, w->partials, counters + 2);
+    attention_tasks(&layer->attention, &step->batch, w->qkv, w->attended, me->scratch, w->partials, counters + ATTENTION_TASKS);
     team_wait(me->barrier, me->team);
     if (attention_partial_floats(&layer->attention, &step->batch)) {
-        attention_merge(&layer->attention, &step->batch, w->attended, w->partials, counters + 7);
+        attention_merge(&layer->attention, &step->batch, w->attended, w->partials, counters + MERGE_TASKS);
         team_wait(me->barrier, me->team);
     }
-    add_output(&layer->attention_out, w->attended, layer, layer->attention_out_norm, step, w, me, counters + 3);
+    add_output(&layer->attention_out, w->attended, layer, layer->attention_out_norm, step, w, me,
+               counters + ATTENTION_OUT_TASKS, counters + ATTENTION_ADD_TASKS);
     input.rows = w->hidden, input.norm = layer->mlp_norm;
-    linear_tasks(&layer->gate_up, &input, w->inner, 0, me->scratch, me->team, counters + 5);
+    linear_tasks(&layer->gate_up, &input, w->inner, 0, me->scratch, me->team, counters + GATE_UP_TASKS);
     team_wait(me->barrier, me->team);
-    add_output(&layer->mlp_out, w->inner, layer, layer->mlp_out_norm, step, w, me, counters + 6);
+    add_output(&layer->mlp_out, w->inner, layer, layer->mlp_out_norm, step, w, me, counters + MLP_OUT_TASKS,
+               counters + MLP_ADD_TASKS);
 }
 
 int64_t decoder_scratch_floats(const Decoder *decoder) {
@@ -98,6 +107,11 @@ int64_t decoder_scratch_floats(const Decoder *decoder) {
         if (needed > most) most = needed;
     }
     return most;
+}
+
+/* Those of the layers, and one for the head. */
+int64_t decoder_counter_bytes(const Decoder *decoder) {
+    return (decoder->num_layers * NUM_LAYER_COUNTERS + 1) * (int64_t)sizeof(Counter);
 }
 
 int64_t decoder_partial_floats(const Decoder *decoder, const Batch *batch) {
@@ -110,16 +124,17 @@ int64_t decoder_partial_floats(const Decoder *decoder, const Batch *batch) {
 }
 
 void run_decoder(const Decoder *decoder, const Step *step, const Workspace *workspace, int64_t num_threads) {
-    memset(workspace->counters, 0, (decoder->num_layers + 1) * 8 * sizeof(Counter));
+    memset(workspace->counters, 0, decoder_counter_bytes(decoder));
     Barrier barrier = {0};
 #pragma omp parallel num_threads(num_threads)
     {
         Workspace w = *workspace;
         Member me = {w.scratch + omp_get_thread_num() * w.thread_floats, omp_get_num_threads(), &barrier};
         for (int64_t i = 0; i < decoder->num_layers; i++)
-            run_layer(decoder->layers + i, step, &w, &me, w.counters + 8 * i);
+            run_layer(decoder->layers + i, step, &w, &me, w.counters + NUM_LAYER_COUNTERS * i);
         LinearInput input = {.rows = w.hidden, .m = step->num_last, .row_stride = decoder->hidden,
                              .row_ids = step->last_rows, .norm = decoder->final_norm, .norm_eps = decoder->final_norm_eps};
-        linear_tasks(&decoder->head, &input, w.logits, 0, me.scratch, me.team, w.counters + 8 * decoder->num_layers);
+        linear_tasks(&decoder->head, &input, w.logits, 0, me.scratch, me.team,
+                     w.counters + NUM_LAYER_COUNTERS * decoder->num_layers);
     }
 }

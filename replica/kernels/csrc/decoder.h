@@ -32,7 +32,8 @@ typedef struct {
 } Step;
 
 /* Memory of one step. hidden: [num_tokens, hidden], embeddings in; other: the same size. qkv, attended, inner: one row
- * per token. scratch: thread_floats per thread. partials: decoder_partial_floats. counters: 8 per layer and 8. */
+ * per token. scratch: thread_floats per thread. partials: decoder_partial_floats. counters: decoder_counter_bytes, on a cache
+ * line. */
 typedef struct {
     float *hidden, *other, *qkv, *attended, *inner, *scratch, *partials, *logits;
     Counter *counters;

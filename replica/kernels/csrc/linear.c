@@ -5,17 +5,11 @@
 
 #include "products.h"
 
-#define BLOCK_FLOATS 65536 /* of the input: half of a 512 KiB L2 cache */
-#define GROUP_PANELS 8
-#define FEW_ROWS 4 /* with more, sums and weights do not fit the registers, and a buffer of weights is faster */
-#define MAX_BLOCK_ROWS (20 * MAX_ROWS)
-#define DEPTH 640 /* inputs multiplied at a time: their part of a panel stays in the L2 cache. 128, for L1, was 10 % slower. */
-
 int64_t panel_width(void) { return PANEL; }
 
 static int64_t block_rows(int64_t k) {
     int64_t rows = BLOCK_FLOATS / k / MAX_ROWS * MAX_ROWS;
-    return rows < 4 * MAX_ROWS ? 4 * MAX_ROWS : rows > MAX_BLOCK_ROWS ? MAX_BLOCK_ROWS : rows;
+    return rows < MIN_BLOCK_ROWS ? MIN_BLOCK_ROWS : rows > MAX_BLOCK_ROWS ? MAX_BLOCK_ROWS : rows;
 }
 
 int64_t linear_scratch_floats(int64_t k) { return block_rows(k) * k; }

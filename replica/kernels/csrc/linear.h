@@ -1,6 +1,7 @@
 #ifndef WARMLANE_LINEAR_H
 #define WARMLANE_LINEAR_H
 
+#include "constants.h"
 #include "team.h"
 #include "vector.h"
 
@@ -8,8 +9,6 @@ enum { NO_GATE = 0, GATE_SILU = 1, GATE_GELU_TANH = 2 };
 
 /* How a panel's weights are stored. Whatever the format, the same fp32 numbers are multiplied. */
 enum { FLOAT32 = 0, BFLOAT16 = 1, SCALED_INT8 = 2, AFFINE_INT4 = 3 };
-
-#define GROUP 32 /* inputs that share a scale */
 
 /* weight: packed, per panel [k][PANEL] floats, or [words][PANEL] of 32 bits that hold 2, 4 or 8 inputs each, the first in
  * the lowest bits. scales, offsets: [num_panels][(k + GROUP - 1) / GROUP][PANEL]; a weight is scale * code (+ offset with int4).

@@ -6,9 +6,8 @@
 #ifndef WARMLANE_PRODUCTS_H
 #define WARMLANE_PRODUCTS_H
 
+#include "constants.h"
 #include "vector.h"
-
-#define MAX_ROWS 6 /* 12 sums, 2 columns and 1 factor fill the 16 registers of AVX2 */
 
 /* acc[i] += a[i, 0:k] . b[0:k, PANEL]; row strides lda and ldb. `ahead`: memory that is wanted next, touched at
  * `ahead_step` floats per step of k. `rows` must be a constant where this is inlined. */

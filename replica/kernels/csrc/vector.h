@@ -28,14 +28,14 @@ INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
 
 INLINE vec splat(float x) { return x - (vec){}; }
 
-INLINE vec vmax(vec a, vec b) {
-    ivec larger = a > b;
-    return (vec)(((ivec)a & larger) | ((ivec)b & ~larger));
-}
+INLINE vec choose(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
+
+/* A lane that is no number in either stays so: what is not finite must reach the logits, where it is seen. */
+INLINE vec vmax(vec a, vec b) { return choose((a > b) | (a != a), a, b); }
 
 INLINE float hmax(vec v) {
     float top = v[0];
-    for (int i = 1; i < LANES; i++) top = v[i] > top ? v[i] : top;
+    for (int i = 1; i < LANES; i++) top = v[i] > top || v[i] != v[i] ? v[i] : top;
     return top;
 }
 
@@ -48,11 +48,12 @@ INLINE float hsum(vec v) {
     return x[0];
 }
 
-/* exp(x) for x <= 88: x = n ln 2 + r, a polynomial for exp(r) (Cephes expf), n into the exponent. Below -87 it is 0. */
+/* exp(x) for x <= 88: x = n ln 2 + r, a polynomial for exp(r) (Cephes expf), n into the exponent. Below -87 it is 0, and of
+ * what is no number it is no number: no comparison holds, and p becomes none. */
 INLINE vec vexp(vec x) {
     ivec tiny = x < -87.0f;
-    x = vmax(x, splat(-87.0f));
-    x = -vmax(-x, splat(-88.0f));
+    x = choose(tiny, splat(-87.0f), x);
+    x = choose(x > 88.0f, splat(88.0f), x);
     vec shifted = x * 1.44269504f + 12582912.0f; /* adding 1.5 * 2^23 rounds to the nearest integer */
     vec n = shifted - 12582912.0f;
     vec r = x - n * 0.693359375f;
