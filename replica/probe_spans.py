@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from itertools import pairwise
 
-MAX_PROBE_TOKENS = 1100
-"""Borders that would take a longer probe (a window of 4,096) are left to tests on small models."""
+MAX_PROBE_TOKENS = 600
+"""Borders that would take a longer probe (a window of 512 or more) are left to tests on small models."""
 
 Span = tuple[int, int]
 """Tokens of a request that one step computes: from, up to."""
