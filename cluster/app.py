@@ -12,7 +12,7 @@ from cluster.cluster_spec import ClusterSpec
 from cluster.config import ServeConfig
 from cluster.kept_secret import kept_secret
 from cluster.model_facts import read_model_facts
-from cluster.paths import cache_root
+from replica.cache_folders import cache_root
 
 APP_NAME = "warmlane"
 REPLICA_DEPLOYMENT = "Replica"

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.default_model import DEFAULT_MODEL, DefaultModel, ModelUnavailable
-from cluster.paths import cache_root
+from replica.cache_folders import cache_folders, cache_root, usable
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
@@ -24,12 +24,19 @@ def resolve_model(name_or_path: str = DEFAULT_MODEL, console: Console | None = N
             raise ModelUnavailable(f"{folder} holds no config.json, so it is no transformers model folder")
         return folder.resolve()
     if name_or_path == DEFAULT_MODEL:
-        return DefaultModel(cache_root(), console).folder()
+        return DefaultModel(_root_with_default_model(), console).folder()
     if _HUB_ID.fullmatch(name_or_path):
         return _from_hub(name_or_path)
     raise ModelUnavailable(
         f"{name_or_path!r} is neither a folder nor a hub id (owner/name) nor the default model {DEFAULT_MODEL}"
     )
+
+
+def _root_with_default_model() -> Path:
+    """Where it lies, also in a folder that can only be read, as in an image; else where it can be put."""
+    folders = cache_folders()
+    there = (folder for folder in folders if (folder / "models" / DEFAULT_MODEL).is_dir() or usable(folder))
+    return next(there, folders[-1])
 
 
 def _from_hub(hub_id: str) -> Path:

@@ -11,12 +11,6 @@ import psutil
 RUN_FOLDER_PREFIX = "wlc-"
 
 
-def cache_root() -> Path:
-    """$XDG_CACHE_HOME/warmlane, by default ~/.cache/warmlane. Not created here."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "warmlane"
-
-
 def new_run_folder() -> Path:
     """A folder for one cluster: sockets, HAProxy's files, Ray's session, the log. Private to the user.
 

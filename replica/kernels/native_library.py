@@ -1,8 +1,8 @@
 """Compiles the C sources in csrc/ once per machine and loads them.
 
-Optional: without a C compiler the engine runs on torch alone. The result lies under $XDG_CACHE_HOME/warmlane/native and
-is named after all it depends on (sources, flags, compiler, this CPU's features), so that a cache folder shared by
-different machines, or kept over an update, never gives foreign code.
+Optional: without a C compiler (GCC 9 or later, clang with its OpenMP) the engine runs on torch. The result lies in the
+first of `cache_folders` that will do, and is named after all it depends on (sources, flags, compiler, this CPU's
+features), so that a cache folder shared by different machines, or kept over an update, never gives foreign code.
 """
 
 import ctypes
@@ -18,6 +18,7 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+from replica.cache_folders import cache_folders, usable
 from replica.kernels import structs
 
 logger = logging.getLogger(__name__)
@@ -36,17 +37,46 @@ def load_native() -> ctypes.CDLL:
     """The kernels' functions with their argument types set. Raises NativeUnavailable with the cause, each time."""
     if os.environ.get("WARMLANE_NATIVE_KERNELS", "1") == "0":
         raise NativeUnavailable("WARMLANE_NATIVE_KERNELS is 0")
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    compilers = _compilers()
+    if not compilers:
         raise NativeUnavailable("there is no C compiler (cc, gcc or clang) on PATH")
     sources = Path(str(resources.files("replica.kernels") / "csrc"))
-    target = _cache_folder() / f"kernels-{_identity(sources, compiler)}.so"
-    if not target.exists():
-        _compile(compiler, sources, target)
-    try:
-        library = ctypes.CDLL(str(target))
-    except OSError as error:
-        raise NativeUnavailable(f"{target} cannot be loaded: {error}") from error
+    failures = []
+    for compiler in compilers:
+        name = f"kernels-{_identity(sources, compiler)}.so"
+        for folder in (folder / "native" for folder in cache_folders() if usable(folder)):
+            try:
+                return _loaded(compiler, sources, folder / name)
+            except NativeUnavailable as error:
+                failures.append(str(error))
+            except OSError as error:  # a full disk, a folder without the right to run what lies there
+                failures.append(f"{folder}: {error}")
+    raise NativeUnavailable("; ".join(dict.fromkeys(failures)) or f"none of {cache_folders()} can be written to")
+
+
+def _compilers() -> list[str]:
+    """$CC alone where it is set, else all that are there."""
+    given = os.environ.get("CC")
+    found = (shutil.which(name) for name in ((given,) if given else ("cc", "gcc", "clang")))
+    return list({os.path.realpath(path): path for path in found if path is not None}.values())
+
+
+def _loaded(compiler: str, sources: Path, target: Path) -> ctypes.CDLL:
+    """Loads what an earlier process compiled; compiles where there is nothing, or what is there does not load.
+
+    Raises NativeUnavailable or OSError.
+    """
+    if target.exists():
+        try:
+            return _declared(target)
+        except (OSError, AttributeError) as error:
+            logger.warning("%s is compiled again: %s", target, error)
+    _compile(compiler, sources, target)
+    return _declared(target)
+
+
+def _declared(target: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(target))
     structs.declare(library)
     return library
 
@@ -75,11 +105,6 @@ def native_unavailable_because() -> str | None:
     return None
 
 
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "warmlane" / "native"
-
-
 def _identity(sources: Path, compiler: str) -> str:
     """Hash of all that decides what the compiler would write."""
     digest = hashlib.blake2b(digest_size=10)
@@ -103,16 +128,19 @@ def _cpu_features() -> str:
 
 
 def _compile(compiler: str, sources: Path, target: Path) -> None:
-    """Writes beside the target and renames, so that of several processes that start at once none loads half a file."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            output = Path(folder) / target.name
-            command = [compiler, *_FLAGS, *(str(sources / name) for name in _SOURCES), "-o", str(output), "-lm"]
+    """Writes beside the target and renames, so that of several processes that start at once none loads half a file.
+
+    Raises NativeUnavailable or OSError.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        output = Path(folder) / target.name
+        command = [compiler, *_FLAGS, *(str(sources / name) for name in _SOURCES), "-o", str(output), "-lm"]
+        try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
-            if done.returncode:
-                raise NativeUnavailable(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['no output'])[0]}")
-            os.replace(output, target)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NativeUnavailable(f"the kernels could not be compiled: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise NativeUnavailable(f"{compiler} took more than {_COMPILE_SECONDS} s") from error
+        if done.returncode:
+            raise NativeUnavailable(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['no output'])[0]}")
+        os.replace(output, target)
     logger.info("compiled the native kernels into %s", target)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.paths import cache_root, new_run_folder, remove_old_run_folders
+from cluster.paths import new_run_folder, remove_old_run_folders
 
 LONGEST_SOCKET = "/h/" + "0" * 56 + "/a"
 """Where Ray makes HAProxy put its admin socket; HAProxy takes paths of up to 97 characters."""
@@ -40,10 +40,3 @@ def test_old_folders_of_dead_clusters_go_and_all_others_stay(tmp_path: Path) -> 
     os.utime(tmp_path / "wlc-unknown", (0, 0))
     remove_old_run_folders(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"wlc-alive", "wlc-young", "wlc-unknown", "other"}
-
-
-def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_root() == tmp_path / "warmlane"
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert cache_root() == Path.home() / ".cache" / "warmlane"

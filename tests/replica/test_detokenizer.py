@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from cluster.default_model import DEFAULT_MODEL
-from cluster.paths import cache_root
+from replica.cache_folders import cache_root
 from replica.detokenizer import Detokenizer
 from replica.text_stream import TextStream
 from tests.replica.tiny_models import EOS_ID, byte_tokenizer

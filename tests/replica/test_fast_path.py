@@ -2,7 +2,11 @@
 
 import copy
 import logging
+import os
 import random
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +192,48 @@ def test_a_broken_compiler_is_named(fresh_load: pytest.MonkeyPatch, tmp_path: Pa
     fresh_load.setenv("CC", str(compiler))
     with pytest.raises(NativeUnavailable, match="no space left"):
         load_native()
+
+
+@native
+def test_a_folder_that_does_not_do_is_replaced_by_the_next(fresh_load: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file is in the way in the first folder; the library goes into the home's."""
+    fresh_load.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "warmlane").mkdir()
+    (tmp_path / "warmlane" / "native").write_text("")
+    load_native()
+    assert len(list((tmp_path / "home" / ".cache" / "warmlane" / "native").iterdir())) == 1
+
+
+def in_a_process_of_its_own(code: str, **environment: str) -> None:
+    """A process keeps the library that it has loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    if "omp.h" in done.stderr:
+        pytest.skip("clang has no OpenMP here (Debian and Ubuntu: libomp-dev)")
+    assert done.returncode == 0, done.stderr
+
+
+@native
+@pytest.mark.parametrize("content", [b"", b"no library"])
+def test_a_broken_library_is_compiled_again(tmp_path: Path, content: bytes) -> None:
+    load = "from replica.kernels.native_library import load_native; load_native()"
+    in_a_process_of_its_own(load, XDG_CACHE_HOME=str(tmp_path))
+    (compiled,) = (tmp_path / "warmlane" / "native").iterdir()
+    size = compiled.stat().st_size
+    compiled.write_bytes(content)
+    in_a_process_of_its_own(load, XDG_CACHE_HOME=str(tmp_path))
+    assert compiled.stat().st_size == size
+
+
+@native
+@pytest.mark.parametrize("compiler", ["gcc-9", "gcc-10", "gcc-11", "gcc-12", "gcc-13", "gcc-14", "clang"])
+def test_compiles_and_computes_with_each_compiler_that_is_here(tmp_path: Path, compiler: str) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    code = (
+        "import torch; from replica.kernels.packed_weight import PackedWeight\n"
+        "torch.manual_seed(0); w, x = torch.randn(50, 70), torch.randn(9, 70)\n"
+        "torch.testing.assert_close(PackedWeight([w], [None])(x), x @ w.T, rtol=1e-4, atol=1e-4)"
+    )
+    in_a_process_of_its_own(code, CC=compiler, XDG_CACHE_HOME=str(tmp_path))
