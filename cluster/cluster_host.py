@@ -22,6 +22,7 @@ from cluster.host_messages import HostMessage, HostOrders
 from cluster.ray_runtime import (
     behind_haproxy,
     cause_of,
+    forward_passes,
     put_into_environment,
     ray_environment,
     start_ray,
@@ -72,7 +73,8 @@ class ClusterHost:
             self._say(HostMessage("progress", "Loading the model into the replicas", done, total))
         self._say(HostMessage("progress", "Waiting for the API"))
         self._wait_ready()
-        self._say(HostMessage("ready", "HAProxy" if behind_haproxy() else "Ray's Python proxy"))
+        transport = "HAProxy" if behind_haproxy() else "Ray's Python proxy"
+        self._say(HostMessage("ready", transport, forward_passes=forward_passes()))
 
     def _wait_ready(self) -> None:
         url = f"{self._config.local_url}/health/ready"

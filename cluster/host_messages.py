@@ -9,13 +9,15 @@ from typing import Any, Literal
 class HostMessage:
     """kind "progress": `text` names what is going on, done of total things (0 of 0: not countable).
 
-    kind "ready": `text` names the transport. kind "failed": `text` is one sentence for the user.
+    kind "ready": `text` names the transport, `forward_passes` what the replicas compute with, each once.
+    kind "failed": `text` is one sentence for the user.
     """
 
     kind: Literal["progress", "ready", "failed"]
     text: str
     done: int = 0
     total: int = 0
+    forward_passes: tuple[str, ...] = ()
 
     def to_line(self) -> str:
         return json.dumps(asdict(self)) + "\n"

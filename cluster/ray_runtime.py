@@ -109,6 +109,16 @@ def start_serve(config: ServeConfig, model_dir: Path) -> Iterator[tuple[int, int
         time.sleep(0.2)
 
 
+def forward_passes() -> tuple[str, ...]:
+    """What the replicas compute with, each once; one for all where their machines are alike."""
+    from ray import serve
+
+    from cluster.app import APP_NAME, REPLICA_DEPLOYMENT
+
+    described = serve.get_deployment_handle(REPLICA_DEPLOYMENT, APP_NAME).broadcast("describe").results(timeout_s=30.0)
+    return tuple(dict.fromkeys(str(replica.get("forward_pass", "unknown")) for replica in described))
+
+
 def cause_of(messages: list[str]) -> str:
     """The sentence of the innermost exception in Serve's status messages, else the first message."""
     for message in messages:

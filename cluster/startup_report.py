@@ -28,7 +28,7 @@ class StartupReport:
             for message in messages:
                 if message.kind == "ready":
                     stack.close()
-                    self._ready(message.text, log())
+                    self._ready(message, log())
                     return
                 if message.text != current:
                     stack.close()
@@ -53,7 +53,7 @@ class StartupReport:
     def url(self) -> str:
         return self._config.local_url
 
-    def _ready(self, transport: str, log: Path | None) -> None:
+    def _ready(self, ready: HostMessage, log: Path | None) -> None:
         name = self._config.model_name
         question = "What is the capital of France?"
         # max_tokens: a small model may not know when to stop.
@@ -61,7 +61,8 @@ class StartupReport:
         body = json.dumps({"model": name, "messages": messages, "temperature": 0, "max_tokens": 32})
         self._say(
             f"""
-{name} is ready: {self._config.replicas} replicas behind {transport}, policy {self._config.policy}
+{name} is ready: {self._config.replicas} replicas behind {ready.text}, policy {self._config.policy}
+  computed by {" and ".join(ready.forward_passes) or "unknown"}
   API  {self.url}/v1    metrics  {self.url}/metrics    log  {log}
 
 curl -s {self.url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'

@@ -14,6 +14,7 @@ from replica.answers import Answers, Vocabulary
 from replica.engine_counters import EngineCounters
 from replica.engine_observer import EngineObserver
 from replica.errors import EngineOverloaded, RequestRefused
+from replica.forward_pass import ForwardPass
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs, Usage
 from replica.model_runner import BlockTableOf
 from replica.request import Request, RequestState
@@ -54,6 +55,8 @@ class Engine:
         self.scheduler = scheduler
         self.counters = EngineCounters()
         self.cost = StepCost()
+        self.forward_pass: ForwardPass | None = None
+        """What the runner is, where a real one runs."""
         self._runner = runner
         self._vocabulary = vocabulary
         self._hasher = hasher

@@ -117,6 +117,15 @@ class EngineMetrics(EngineObserver, Collector):
             ("free",): manager.num_free_blocks - manager.num_cached_blocks,
         }
         yield self._family(GaugeMetricFamily, "kv_blocks", "Blocks of the pool by state", states, "state")
+        chosen = engine.forward_pass
+        if chosen is not None:
+            yield self._family(
+                GaugeMetricFamily,
+                "forward_pass_info",
+                "Which forward pass runs, and why not a faster one",
+                {(chosen.path, chosen.attention, chosen.device, chosen.reason): 1},
+                "path", "attention", "device", "reason",
+            )  # fmt: skip
 
     def _family(
         self,

@@ -44,6 +44,7 @@ class ReplicaDeployment:
         built = self._build_engine(engine, hasher, metrics)
         warm_up(built)
         metrics.watch(built)
+        self._forward_pass = str(built.forward_pass)
         self._engine = AsyncEngine(built)
         # The address by which Ray knows this node: loopback where the cluster is of this machine alone.
         host = ray.util.get_node_ip_address()
@@ -100,6 +101,7 @@ class ReplicaDeployment:
             "model": self._model_name,
             "load": self._engine.load(),
             "redis_connected": self._publisher.connected,
+            "forward_pass": self._forward_pass,
         }
 
     async def reset_prefix_cache(self, route_to: str | None = None) -> int:

@@ -42,6 +42,8 @@ class AttentionBackend(ABC):
     """Causal attention of a ragged batch of queries over paged keys and values."""
 
     name: ClassVar[str]
+    device_type: ClassVar[str | None] = None
+    """The only type of device it runs on, "cpu" or "cuda"; None is any."""
 
     @classmethod
     @abstractmethod

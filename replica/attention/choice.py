@@ -43,3 +43,11 @@ def backend_candidates(
         else:
             logger.info("attention backend %s is not used: %s", backend.name, reason)
     return found
+
+
+def unavailable_before(chosen: AttentionBackend, device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
+    """The faster backends made for such a device, each with the reason why it cannot run here."""
+    names = list(BACKENDS)
+    faster = (BACKENDS[name] for name in names[: names.index(chosen.name)])
+    reasons = ((b.name, b.unavailable_because(device, dtype)) for b in faster if b.device_type == device.type)
+    return tuple(f"{name} attention: {reason}" for name, reason in reasons if reason is not None)

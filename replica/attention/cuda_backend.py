@@ -15,6 +15,7 @@ class CudaAttention(AttentionBackend):
     package: what must be installed; None is torch alone. min_capability: of the GPU.
     """
 
+    device_type: ClassVar[str | None] = "cuda"
     package: ClassVar[str | None] = None
     min_capability: ClassVar[tuple[int, int]] = (8, 0)
 

@@ -15,6 +15,7 @@ class NativeAttention(AttentionBackend):
     """A query's result has the same bits in every batch, chunking and page size (csrc/attention.c)."""
 
     name: ClassVar[str] = "native"
+    device_type: ClassVar[str | None] = "cpu"
 
     def __init__(self) -> None:
         self._library = load_native()

@@ -1,6 +1,5 @@
 """Finds the fastest way to run a model's forward pass on this machine that gives the model's own logits."""
 
-import logging
 from collections.abc import Callable, Iterator
 
 import torch
@@ -10,6 +9,7 @@ from replica.attention.backend import AttentionBackend
 from replica.attention.native_backend import NativeAttention
 from replica.attention.paged_step import PagedStep
 from replica.errors import UnsupportedModel
+from replica.forward_pass import NAMES, ForwardPass
 from replica.invariance_probe import verify_invariant
 from replica.kernels.decoder_structure import NotFusable, read_structure
 from replica.kernels.fused_decoder import FusedDecoder
@@ -19,8 +19,6 @@ from replica.model_probe import Forward, cache_argument, layer_options, probe_id
 from replica.paged_probe import PagedProbe, layout_of
 from replica.probe_spans import MAX_PROBE_TOKENS, across_keys, witnesses
 from replica.token_by_token import TokenByToken
-
-logger = logging.getLogger(__name__)
 
 _FAR_TOLERANCE = 1e-3
 """Largest difference of logits at the window's end, relative to their spread."""
@@ -35,14 +33,16 @@ def fastest_forward(
     max_model_len: int,
     compress: bool = True,
     deterministic: bool = False,
-) -> Forward:
-    """The fused decoder, else the model on packed weights, else the model itself; each must pass `PagedProbe`.
+) -> tuple[Forward, ForwardPass]:
+    """The fused decoder, else the model on packed weights, else the model itself; each must pass `PagedProbe`. Says
+    which, and why not a faster one.
 
     deterministic: each must also pass `verify_invariant`, and the model itself computes one token at a time.
     Raises UnsupportedModel where not even the model itself passes.
     """
     probe = PagedProbe(model, shapes, backend, page_size, vocab_size, max_model_len)
-    for name, build in _candidates(model, shapes, backend, vocab_size, compress):
+    passed_over: list[str] = []
+    for path, build in _candidates(model, shapes, backend, vocab_size, compress):
         try:
             candidate = build()
             probe.verify(candidate)
@@ -50,13 +50,13 @@ def fastest_forward(
             if deterministic:
                 verify_invariant(candidate, shapes, backend, page_size, vocab_size, max_model_len)
         except (NotFusable, UnsupportedModel) as error:
-            logger.info("%s is not used: %s", name, error)
+            passed_over.append(f"{NAMES[path]}: {error}")
         else:
-            logger.info("the forward pass runs on %s", name)
-            return candidate
+            return candidate, ForwardPass(path, backend.name, model.device.type, tuple(passed_over))
     forward = TokenByToken(model) if deterministic else model
     probe.verify(forward)
-    return forward
+    path = "token_by_token" if deterministic else "model"
+    return forward, ForwardPass(path, backend.name, model.device.type, tuple(passed_over))
 
 
 def _candidates(
@@ -65,10 +65,10 @@ def _candidates(
     """Only with native attention: whoever asks for another backend wants that backend's computation."""
     if isinstance(backend, NativeAttention):
         yield (
-            "the fused decoder",
+            "fused_decoder",
             lambda: FusedDecoder(read_structure(model), shapes, layer_options(model, vocab_size), compress),
         )
-        yield "packed linear layers", lambda: with_packed_linears(model, compress)
+        yield "packed_linears", lambda: with_packed_linears(model, compress)
 
 
 def _verify_far(

@@ -86,7 +86,7 @@ def test_products_of_a_library_are_not_trusted() -> None:
     backend = tiny_engine("Llama", attention_backend="torch")._runner._backend
     with pytest.raises(UnsupportedModel, match="not packed"):
         verify_invariant(model, shapes, backend, 4, VOCAB_SIZE, WINDOW)
-    forward = fastest_forward(model, shapes, backend, 4, VOCAB_SIZE, WINDOW, deterministic=True)
+    forward, _ = fastest_forward(model, shapes, backend, 4, VOCAB_SIZE, WINDOW, deterministic=True)
     assert isinstance(forward, TokenByToken)
 
 

@@ -26,7 +26,7 @@ from replica.kernels.packed_linear import PackedLinear, with_packed_linears
 from replica.kernels.packed_weight import PackedWeight
 from replica.model_probe import witness_layers
 from tests.replica.paged_requests import Requests
-from tests.replica.tiny_models import FAMILIES, FUSED, VOCAB_SIZE, WINDOW, tiny_model
+from tests.replica.tiny_models import FAMILIES, FUSED, VOCAB_SIZE, WINDOW, tiny_engine, tiny_model
 
 native = pytest.mark.skipif(
     native_unavailable_because() is not None, reason=f"no native kernels: {native_unavailable_because()}"
@@ -35,7 +35,7 @@ native = pytest.mark.skipif(
 
 def fastest(model: PreTrainedModel, backend: AttentionBackend | None = None, page_size: int = 16) -> Forward:
     shapes = witness_layers(model, VOCAB_SIZE)
-    return fastest_forward(model, shapes, backend or NativeAttention(), page_size, VOCAB_SIZE, WINDOW)
+    return fastest_forward(model, shapes, backend or NativeAttention(), page_size, VOCAB_SIZE, WINDOW)[0]
 
 
 def is_packed(forward: Forward) -> bool:
@@ -109,6 +109,25 @@ def test_what_differs_only_far_from_the_start_is_found() -> None:
     model.model.layers[0].register_forward_hook(scaled_far_out, with_kwargs=True)
     assert not isinstance(fastest(model), FusedDecoder)
     assert model.model.layers[0].mlp.down_proj is projection, "the model given must stay as it is"
+
+
+@native
+def test_what_runs_is_told_with_the_reason() -> None:
+    """On the start page, in the metrics and in the log."""
+    assert str(tiny_engine("Llama").forward_pass) == "the fused decoder, native attention on cpu"
+    passed_over = tiny_engine("Olmo2").forward_pass
+    assert passed_over is not None and passed_over.path == "packed_linears" and not passed_over.is_slow
+    assert passed_over.reason.startswith("the fused decoder: ")
+
+
+def test_a_slow_pass_warns_and_says_why(fresh_load: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    fresh_load.setenv("PATH", "")
+    with caplog.at_level(logging.WARNING):
+        chosen = tiny_engine("Llama").forward_pass
+    assert chosen is not None and chosen.is_slow
+    assert chosen.reason == "native attention: there is no C compiler (cc, gcc or clang) on PATH"
+    assert str(chosen) == f"the model's own layers, torch attention on cpu ({chosen.reason})"
+    assert str(chosen) in caplog.text
 
 
 @native

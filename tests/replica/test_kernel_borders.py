@@ -95,7 +95,7 @@ def test_both_probes_find_what_is_wrong_on_one_side_of_a_border(border: int) -> 
     """The probes of 24 and 61 tokens that were there before found neither."""
     model = random_model(tiny_config("Gemma3", max_position_embeddings=WINDOW))
     shapes, backend = witness_layers(model, VOCAB_SIZE), NativeAttention()
-    forward = fastest_forward(model, shapes, backend, 16, VOCAB_SIZE, WINDOW)
+    forward, _ = fastest_forward(model, shapes, backend, 16, VOCAB_SIZE, WINDOW)
     wrong = WrongBeyond(forward, border)
     with pytest.raises(UnsupportedModel, match="other logits than the model itself"):
         PagedProbe(model, shapes, backend, 16, VOCAB_SIZE, WINDOW).verify(wrong)
@@ -110,7 +110,7 @@ def test_logits_are_the_models_own_on_both_sides_of_every_border(family: str, de
     model = random_model(tiny_config(family, max_position_embeddings=WINDOW))
     eager = copy.deepcopy(model)
     shapes, backend = witness_layers(model, VOCAB_SIZE), NativeAttention()
-    forward = fastest_forward(model, shapes, backend, 16, VOCAB_SIZE, WINDOW, deterministic=deterministic)
+    forward, _ = fastest_forward(model, shapes, backend, 16, VOCAB_SIZE, WINDOW, deterministic=deterministic)
     assert isinstance(forward, FusedDecoder) == (family in FUSED), "a faster pass was refused by a probe"
     steps = [
         across_keys([*KEYS, 16, SLIDING_WINDOW], WINDOW),
@@ -131,7 +131,7 @@ def test_logits_are_the_models_own_on_both_sides_of_every_border(family: str, de
 def test_bits_are_the_same_on_both_sides_of_every_border(family: str) -> None:
     """Computed alone up to each length around a border, against one prompt computed whole."""
     model = random_model(tiny_config(family, max_position_embeddings=WINDOW))
-    forward = fastest_forward(model, witness_layers(model, VOCAB_SIZE), NativeAttention(), 16, VOCAB_SIZE, WINDOW)
+    forward, _ = fastest_forward(model, witness_layers(model, VOCAB_SIZE), NativeAttention(), 16, VOCAB_SIZE, WINDOW)
     spans = across_keys(KEYS, WINDOW)
     prompt = [t * 104729 % VOCAB_SIZE for t in range(spans[-1][1])]
     cut, whole = (Requests(forward, model, [prompt], page_size=16) for _ in range(2))

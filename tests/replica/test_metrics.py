@@ -18,7 +18,7 @@ COUNTERS = (
     "recomputed_tokens", "requests", "preemptions", "kv_events", "inflight_shared_tokens", "computed_positions",
 )  # fmt: skip
 HISTOGRAMS = ("queue_seconds", "ttft_seconds", "inter_token_seconds", "request_seconds")
-GAUGES = ("running_requests", "waiting_requests", "kv_blocks")
+GAUGES = ("running_requests", "waiting_requests", "kv_blocks", "forward_pass_info")
 
 
 def samples(registry: CollectorRegistry) -> dict[tuple[str, tuple[str, ...]], float]:
