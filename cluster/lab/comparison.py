@@ -88,6 +88,7 @@ def describe(scenario: Scenario) -> dict[str, object]:
         "longest_request_tokens": trace.longest_tokens,
         "requests_per_second": round(scenario.rate, 6) if scenario.rate is not None else None,
         "load": scenario.load,
+        "arrivals": scenario.arrivals,
         "concurrency": scenario.concurrency if scenario.rate is None else None,
         "oracle_hit_share": round(scenario.oracle_hit_tokens / trace.num_prompt_tokens, 6) if scenario.load else None,
         "cache_share": round(scenario.cache.share, 4),
