@@ -14,7 +14,8 @@ from cluster.lab.scenario import Scenario
 def comparison_table(comparison: Comparison) -> Group:
     """What was reused and what it did to the times, in two tables of 80 columns. The best of a column is bold."""
     arms = comparison.arms
-    reuse = Table(title=f"{title(comparison.scenario)}\n{caption(comparison.scenario)}", title_justify="left")
+    heading = f"{title(comparison.scenario)}\n{caption(comparison.scenario)}"
+    reuse = Table(title=heading, title_justify="left", padding=(0, 0, 0, 1))
     _fill(
         reuse,
         arms,
@@ -25,7 +26,7 @@ def comparison_table(comparison: Comparison) -> Group:
             ("busiest/mean", lambda arm: arm.busiest_over_mean, "{:.2f}".format, min),
         ],
     )
-    times = Table(title="Seconds, each as p50, p95 and p99", title_justify="left", padding=(0, 0, 0, 1))
+    times = Table(title="Seconds, each as p50, p95 and p99", title_justify="left", padding=0)
     _fill(
         times,
         arms,

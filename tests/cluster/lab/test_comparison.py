@@ -18,6 +18,7 @@ from cluster.lab.scenario import CacheSize, Scenario, lab_hasher
 from cluster.lab.statistics import paired_difference
 from cluster.lab.trace import Trace
 from cluster.lab.trace_files import load_trace
+from router.policies.registry import POLICIES
 from tests.cluster.lab.workloads import COSTS, sessions, unique_prompts
 
 
@@ -124,6 +125,17 @@ def test_a_comparison_names_the_first_and_the_distance_of_the_others() -> None:
     assert not comparison.within_noise(comparison.arms[0])
     assert comparison.behind_first(comparison.arms[0]).low > 0.0
     assert comparison.beaten_by(comparison.first) == []
+
+
+def test_eighty_columns_cut_off_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the longest name of a policy, and times from tenths to hundreds of seconds."""
+    monkeypatch.setenv("COLUMNS", "80")
+    longest = max(POLICIES, key=len)
+    arguments = ["lab", "compare", "--trace", "tau", "--policies", f"round_robin,{longest}", "--requests", "120"]
+    assert main([*arguments, "--seeds", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert longest in printed and "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_report_and_page_are_the_same_to_the_byte() -> None:
