@@ -100,7 +100,8 @@ def _compare(args: argparse.Namespace) -> int:
     seeds = _seeds(args.seeds)
     if args.think_seconds is not None and args.concurrency is None:
         raise ValueError("--think-seconds is a pause of the users of --concurrency: give both, or neither")
-    check_outputs({"--json": args.json, "--html": args.html})
+    read = {"--trace": Path(args.trace).expanduser(), "--cost-model": args.cost_model}
+    check_outputs({"--json": args.json, "--html": args.html}, read)
     if args.html:
         from cluster.lab.comparison_page import comparison_page  # takes a second to import, and may be missing
     cost_model = CostModel.read(args.cost_model) if args.cost_model else DEFAULT_COST_MODEL

@@ -90,6 +90,7 @@ def describe(scenario: Scenario) -> dict[str, object]:
         "load": scenario.load,
         "arrivals": scenario.arrivals,
         "concurrency": scenario.concurrency if scenario.rate is None else None,
+        "users": scenario.num_users if scenario.rate is None else None,
         "oracle_hit_share": round(scenario.oracle_hit_tokens / trace.num_prompt_tokens, 6) if scenario.load else None,
         "cache_share": round(scenario.cache.share, 4),
         "cache_at_floor": scenario.cache.at_floor,

@@ -40,7 +40,9 @@ def comparison_table(comparison: Comparison) -> Group:
 
 
 def title(scenario: Scenario) -> str:
-    drive = f"closed loop of {scenario.concurrency}"
+    drive = f"closed loop of {scenario.num_users}"
+    if scenario.num_users < scenario.concurrency:
+        drive += f" ({scenario.concurrency} asked for, as many as there are sessions)"
     if scenario.rate is not None:
         drive = f"{scenario.rate:.2f} requests/s, open loop, {scenario.arrivals}"
     if scenario.load is not None:

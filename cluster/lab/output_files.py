@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def check_outputs(paths: Mapping[str, Path | None]) -> None:
-    """paths: by the flag that named them. Leaves no file behind that was not there.
+def check_outputs(paths: Mapping[str, Path | None], inputs: Mapping[str, Path | None] | None = None) -> None:
+    """paths, inputs: what is written and what is read, by the flag that named it. Leaves no file that was not there.
 
     Raises ValueError that names the flag: a folder, a folder that is missing, a file that cannot be written, two flags
     that name one file.
     """
-    flags: dict[Path, str] = {}
+    flags = {path.resolve(): flag for flag, path in (inputs or {}).items() if path is not None and path.is_file()}
     for flag, path in paths.items():
         if path is None:
             continue

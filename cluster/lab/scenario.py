@@ -46,8 +46,8 @@ class CacheSize:
         else:
             wanted = math.ceil(share * unique / config.num_replicas)
         num_blocks = max(wanted, least)
-        if num_blocks > wanted and not raise_share:
-            enough = math.ceil(1e4 * least * config.num_replicas / unique) / 1e4 if unique else 0.0
+        if num_blocks > wanted and unique and not raise_share:  # where no prompt fills a block a share says nothing
+            enough = math.ceil(1e4 * least * config.num_replicas / unique) / 1e4
             raise ValueError(
                 f"a cache share of {share:g} gives each of {config.num_replicas} replicas {wanted} of the {unique:,} "
                 f"unique blocks, and the longest request needs {least}: at least {enough:g}, fewer replicas or more "
@@ -123,6 +123,11 @@ class Scenario:
         """`trace@replicas@load`; a rate or the closed loop stand in the place of the load."""
         drive = f"{self.load:g}" if self.load is not None else f"{self.rate:g}rps" if self.rate is not None else None
         return f"{self.trace.name}@{self.config.num_replicas}@{drive or f'closed{self.concurrency}'}"
+
+    @property
+    def num_users(self) -> int:
+        """Of a closed loop: each needs a session of its own."""
+        return min(self.concurrency, self.trace.num_sessions)
 
     @property
     def arrivals(self) -> str:

@@ -62,6 +62,12 @@ class Trace:
         times = [request.at_seconds for request in self.requests if request.at_seconds is not None]
         return times[-1] - times[0] if len(times) == len(self.requests) else 0.0
 
+    @cached_property
+    def num_sessions(self) -> int:
+        """A request without session is one by itself."""
+        named = [request.session for request in self.requests if request.session]
+        return len(set(named)) + len(self.requests) - len(named)
+
     def num_unique_blocks(self, hasher: BlockHasher) -> int:
         """Different full blocks of all prompts: what a cache would have to hold to forget nothing."""
         return len({key for request in self.requests for key in hasher.keys(request.prompt_ids)})

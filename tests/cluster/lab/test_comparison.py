@@ -110,6 +110,19 @@ def test_recorded_times_give_the_order_and_are_told() -> None:
     assert closed.arrivals == "closed loop" and closed.trace_of(1).requests != trace.requests
 
 
+def test_a_share_of_no_blocks_at_all_is_raised() -> None:
+    cache = CacheSize.of(unique_prompts(4, 10), FleetConfig(num_replicas=1), 0.5)
+    assert (cache.num_blocks, cache.at_floor) == (2, True)
+
+
+def test_more_users_than_sessions_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["lab", "compare", "--trace", "synthetic", "--policies", "random", "--requests", "40", "--seeds", "1"]
+    assert main([*arguments, "--concurrency", "999", "--json", str(tmp_path / "a.json")]) == 0
+    assert "closed loop of 10 (999 asked for" in " ".join(capsys.readouterr().out.split())
+    scenario = json.loads((tmp_path / "a.json").read_text())["scenario"]
+    assert (scenario["users"], scenario["concurrency"]) == (10, 999)
+
+
 def test_the_oracle_serves_as_much_as_the_costs_allow() -> None:
     trace = unique_prompts(200, 160, new_tokens=1)
     config = FleetConfig(num_replicas=4, num_blocks=1000, num_slow_replicas=1, slowness=2.0)

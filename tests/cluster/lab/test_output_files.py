@@ -21,6 +21,8 @@ FIT = ["lab", "fit", "--model", "nowhere"]
         ([*COMPARE, "--json", "no/a.json"], "--json: there is no folder no to write a.json into"),
         ([*COMPARE, "--html", "file/a.html"], "--html: there is no folder file to write a.html into"),
         ([*COMPARE, "--json", "x" * 300], "--json: x"),
+        (["lab", "compare", "--trace", "file", "--json", "../here/file"], "--json and --trace name the same file"),
+        ([*COMPARE, "--cost-model", "file", "--html", "file"], "--html and --cost-model name the same file"),
         ([*COMPARE, "--json", "a", "--html", "../here/a"], "--html and --json name the same file"),
     ],
 )
