@@ -14,6 +14,7 @@ from cluster.lab.comparison import Comparison
 from cluster.lab.comparison_table import comparison_table
 from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel
 from cluster.lab.fleet_config import FleetConfig
+from cluster.lab.output_files import check_outputs
 from cluster.lab.progress import request_progress
 from cluster.lab.scenario import Scenario
 from cluster.lab.simulated_router import PolicyFailed
@@ -23,6 +24,7 @@ from cluster.lab.word_tokenizer import tokenize as word_tokenize
 from replica.engine_config import EngineConfig
 from router.policies.registry import POLICIES, make_policy
 
+DEFAULT_CACHE_SHARE = 0.1
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "replicas": (1, 1024), "load": (0.001, 1000), "rate": (1e-6, 1e6), "concurrency": (1, 1e6),
     "think_seconds": (0, 1e6), "requests": (1, 1e9), "cache_share": (0, 1e6), "block_size": (1, 1024),
@@ -59,10 +61,17 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=500, help="of the trace, from its start (default: %(default)s)")
     parser.add_argument("--seeds", default="1,2,3", help="with commas between (default: %(default)s)")
     parser.add_argument(
-        "--cache-share", type=float, default=0.1, help="fleet's cache over the trace's unique blocks; 0: unbounded"
+        "--cache-share",
+        type=float,
+        help=f"fleet's cache over the trace's unique blocks; 0: unbounded (default: {DEFAULT_CACHE_SHARE}, or what the "
+        "longest request needs)",
     )
     parser.add_argument("--block-size", type=int, default=16, help="tokens of a block (default: %(default)s)")
-    parser.add_argument("--mooncake-block", type=int, default=16, help="tokens a Mooncake block id stands for, to 512")
+    parser.add_argument(
+        "--mooncake-block",
+        type=int,
+        help="tokens a block id of the trace stands for: to 512 in Mooncake's, to 16 in Bailian's (default: 16)",
+    )
     parser.add_argument("--tokenizer", help="model whose tokenizer reads the texts (default: one that needs no model)")
     parser.add_argument("--cost-model", type=Path, help="JSON of `warmlane lab fit` (default: built-in numbers)")
     parser.add_argument("--routers", type=int, default=1)
@@ -91,15 +100,19 @@ def _compare(args: argparse.Namespace) -> int:
     seeds = _seeds(args.seeds)
     if args.think_seconds is not None and args.concurrency is None:
         raise ValueError("--think-seconds is a pause of the users of --concurrency: give both, or neither")
-    for path in (args.json, args.html):
-        _check_folder(path)
+    read = {"--trace": Path(args.trace).expanduser(), "--cost-model": args.cost_model}
+    check_outputs({"--json": args.json, "--html": args.html}, read)
+    if args.html:
+        from cluster.lab.comparison_page import comparison_page  # takes a second to import, and may be missing
+    cost_model = CostModel.read(args.cost_model) if args.cost_model else DEFAULT_COST_MODEL
+    config = _fleet(args)
     trace = load_trace(
         args.trace,
         num_requests=args.requests,
-        mooncake_block_tokens=args.mooncake_block,
+        block_tokens=args.mooncake_block,
         tokenize=_tokenizer(args.tokenizer),
     )
-    scenario = _scenario(args, trace)
+    scenario = _scenario(args, trace, config, cost_model)
     num_requests = len(trace.requests) * len(seeds) * len(policies)
     with request_progress(console, num_requests) as progress:
         arms = []
@@ -111,8 +124,6 @@ def _compare(args: argparse.Namespace) -> int:
     if args.json:
         args.json.write_text(json.dumps(comparison.to_dict(), indent=2) + "\n", encoding="utf-8")
     if args.html:
-        from cluster.lab.comparison_page import comparison_page  # matplotlib takes a second to import
-
         args.html.write_text(comparison_page([comparison]), encoding="utf-8")
     return 0
 
@@ -157,16 +168,8 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def _check_folder(path: Path | None) -> None:
-    """Before minutes of work whose result could not be written."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent} to write {path.name} into")
-
-
-def _scenario(args: argparse.Namespace, trace: Trace) -> Scenario:
-    cost_model = CostModel.read(args.cost_model) if args.cost_model else DEFAULT_COST_MODEL
-    share = args.cache_share or None
-    config = FleetConfig(
+def _fleet(args: argparse.Namespace) -> FleetConfig:
+    return FleetConfig(
         num_replicas=args.replicas,
         block_size=args.block_size,
         num_routers=args.routers,
@@ -175,11 +178,19 @@ def _scenario(args: argparse.Namespace, trace: Trace) -> Scenario:
         step_noise=args.step_noise,
         num_slow_replicas=args.slow_replicas,
     )
+
+
+def _scenario(args: argparse.Namespace, trace: Trace, config: FleetConfig, cost_model: CostModel) -> Scenario:
+    share = DEFAULT_CACHE_SHARE if args.cache_share is None else args.cache_share or None
+    only_default = args.cache_share is None  # what was asked for is kept or refused
+    load = 0.8 if args.load is None else args.load
     if args.concurrency is not None:
-        return Scenario.closed(trace, config, cost_model, share, args.concurrency, args.think_seconds or 0.0)
+        return Scenario.closed(
+            trace, config, cost_model, share, args.concurrency, args.think_seconds or 0.0, only_default
+        )
     if args.rate is not None:
-        return Scenario.at_rate(trace, config, cost_model, share, args.rate)
-    return Scenario.at_load(trace, config, cost_model, share, 0.8 if args.load is None else args.load)
+        return Scenario.at_rate(trace, config, cost_model, share, args.rate, only_default)
+    return Scenario.at_load(trace, config, cost_model, share, load, only_default)
 
 
 def _tokenizer(model: str | None) -> TextTokenizer:
@@ -194,7 +205,7 @@ def _tokenizer(model: str | None) -> TextTokenizer:
 
 
 def _fit(args: argparse.Namespace) -> int:
-    _check_folder(args.out)
+    check_outputs({"--out": args.out})
     EngineConfig(model=args.model, device=args.device, dtype=args.dtype, threads=args.threads)  # refused before torch
     from cluster.lab.cost_fit import fit_cost_model  # imports torch
     from cluster.model_store import resolve_model

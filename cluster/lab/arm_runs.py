@@ -80,5 +80,6 @@ def run_arm(
     runs = []
     for seed in seeds:
         fleet = Fleet(scenario.config, scenario.cost_model, hasher, policy, weights, seed)
-        runs.append(fleet.run(scenario.trace, scenario.plan(seed), on_done))
+        trace = scenario.trace_of(seed)
+        runs.append(fleet.run(trace, scenario.plan(trace, seed), on_done))
     return ArmRuns(policy, dict(weights), scenario, runs)

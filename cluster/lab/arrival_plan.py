@@ -33,10 +33,9 @@ class OpenLoop:
         """
         if not rate > 0.0:
             raise ValueError(f"rate must be above 0, got {rate}")
-        recorded = [request.at_seconds for request in trace.requests]
-        times = [moment for moment in recorded if moment is not None]
-        if len(times) == len(recorded) and len(times) > 1 and times[-1] > times[0]:
-            stretch = (len(times) - 1) / rate / (times[-1] - times[0])
+        if trace.recorded_seconds > 0.0:
+            times = [request.at_seconds or 0.0 for request in trace.requests]
+            stretch = (len(times) - 1) / rate / trace.recorded_seconds
             return cls([(moment - times[0]) * stretch for moment in times])
         rng = Random(f"arrivals {seed}")
         gaps = [rng.expovariate(rate) for _ in trace.requests]

@@ -1,6 +1,7 @@
 """Comparisons as one HTML file that needs nothing beside it."""
 
 import io
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -13,6 +14,7 @@ from cluster.lab.comparison_table import caption, title
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogFormatter
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1c2330; }
@@ -72,18 +74,21 @@ def _plots(comparison: Comparison) -> str:
     """Left: the distribution of TTFT. Right: hit share against TTFT p99."""
     with matplotlib.rc_context({"svg.hashsalt": "warmlane", "font.size": 9, "svg.fonttype": "none"}):
         figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
-        colors = plt.get_cmap("tab20")
+        colors = plt.get_cmap("tab20" if len(comparison.arms) > 10 else "tab10")
+        latest = [arm.percentile("ttft_seconds", 99) for arm in comparison.arms]
+        middle = math.sqrt(min(latest) * max(latest))  # of the logarithmic axis: names are written towards it
         for number, arm in enumerate(comparison.arms):
             times = np.sort([outcome.ttft_seconds for outcome in arm.outcomes])
             shares = np.arange(1, len(times) + 1) / len(times)
-            left.plot(np.maximum(times, 1e-3), shares, color=colors(number % 20), label=arm.policy, linewidth=1.2)
+            left.plot(np.maximum(times, 1e-3), shares, color=colors(number % colors.N), label=arm.policy, linewidth=1.2)
             right.scatter(
-                arm.percentile("ttft_seconds", 99), arm.hit_tokens / arm.prompt_tokens, color=colors(number % 20)
+                arm.percentile("ttft_seconds", 99), arm.hit_tokens / arm.prompt_tokens, color=colors(number % colors.N)
             )
             right.annotate(
                 arm.policy,
                 (arm.percentile("ttft_seconds", 99), arm.hit_tokens / arm.prompt_tokens),
-                xytext=(4, 3),
+                xytext=(-4, 3) if arm.percentile("ttft_seconds", 99) > middle else (4, 3),
+                ha="right" if arm.percentile("ttft_seconds", 99) > middle else "left",
                 textcoords="offset points",
                 fontsize=7,
             )
@@ -94,6 +99,8 @@ def _plots(comparison: Comparison) -> str:
         left.legend(fontsize=7)
         for axes in (left, right):
             axes.grid(alpha=0.25)
+            axes.xaxis.set_major_formatter("{x:g}")
+        right.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
         plt.close(figure)

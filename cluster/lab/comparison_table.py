@@ -14,7 +14,8 @@ from cluster.lab.scenario import Scenario
 def comparison_table(comparison: Comparison) -> Group:
     """What was reused and what it did to the times, in two tables of 80 columns. The best of a column is bold."""
     arms = comparison.arms
-    reuse = Table(title=f"{title(comparison.scenario)}\n{caption(comparison.scenario)}", title_justify="left")
+    heading = f"{title(comparison.scenario)}\n{caption(comparison.scenario)}"
+    reuse = Table(title=heading, title_justify="left", padding=(0, 0, 0, 1))
     _fill(
         reuse,
         arms,
@@ -25,7 +26,7 @@ def comparison_table(comparison: Comparison) -> Group:
             ("busiest/mean", lambda arm: arm.busiest_over_mean, "{:.2f}".format, min),
         ],
     )
-    times = Table(title="Seconds, each as p50, p95 and p99", title_justify="left", padding=(0, 0, 0, 1))
+    times = Table(title="Seconds, each as p50, p95 and p99", title_justify="left", padding=0)
     _fill(
         times,
         arms,
@@ -39,9 +40,11 @@ def comparison_table(comparison: Comparison) -> Group:
 
 
 def title(scenario: Scenario) -> str:
-    drive = f"closed loop of {scenario.concurrency}"
+    drive = f"closed loop of {scenario.num_users}"
+    if scenario.num_users < scenario.concurrency:
+        drive += f" ({scenario.concurrency} asked for, as many as there are sessions)"
     if scenario.rate is not None:
-        drive = f"{scenario.rate:.2f} requests/s, open loop"
+        drive = f"{scenario.rate:.2f} requests/s, open loop, {scenario.arrivals}"
     if scenario.load is not None:
         drive += f" ({scenario.load:.0%} of what a pooled-cache oracle serves)"
     return (
@@ -51,7 +54,7 @@ def title(scenario: Scenario) -> str:
 
 
 def caption(scenario: Scenario) -> str:
-    floor = ", raised to four of the longest requests per replica" if scenario.cache.at_floor else ""
+    floor = ", raised so that each replica holds the longest request" if scenario.cache.at_floor else ""
     oracle = ""
     if scenario.load is not None:
         oracle = f" The oracle hits {scenario.oracle_hit_tokens / scenario.trace.num_prompt_tokens:.1%}."
@@ -91,8 +94,11 @@ def _distances(comparison: Comparison) -> list[str]:
     """Where the arms stand in TTFT p99, from the first on."""
     ranked = sorted(comparison.arms, key=lambda arm: arm.percentile("ttft_seconds", 99))
     lines = [f"TTFT p99: {ranked[0].policy} is first. Behind it, with 95 % intervals of the paired bootstrap:"]
+    width = max(len(arm.policy) for arm in ranked)
     for _, arm in pairwise(ranked):
         distance = comparison.behind_first(arm)
         noise = " (may be chance)" if distance.holds_zero else ""
-        lines.append(f"  {arm.policy:<20} +{distance.value:.2f} s ({distance.low:.2f} to {distance.high:.2f}){noise}")
+        lines.append(
+            f"  {arm.policy:<{width}} +{distance.value:.2f} s ({distance.low:.2f} to {distance.high:.2f}){noise}"
+        )
     return lines if len(ranked) > 1 else []

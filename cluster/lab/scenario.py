@@ -8,9 +8,11 @@ from cluster.lab.arrival_plan import ArrivalPlan, ClosedLoop, OpenLoop
 from cluster.lab.cost_model import CostModel
 from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.pooled_oracle import saturation
+from cluster.lab.session_order import reordered
 from cluster.lab.trace import Trace
 
-LONGEST_REQUESTS_PER_REPLICA = 4
+REQUESTS_TO_SPARE = 4
+"""Of the longest, on top of everything, in a cache that is to forget nothing."""
 
 
 def lab_hasher(block_size: int) -> BlockHasher:
@@ -22,7 +24,7 @@ def lab_hasher(block_size: int) -> BlockHasher:
 class CacheSize:
     """num_blocks: of each replica. share: of the trace's unique blocks that the fleet holds together.
 
-    at_floor: whether the wanted share would have been too small for the longest requests.
+    at_floor: whether it was raised, because in the wanted share the longest request would not fit.
     """
 
     num_blocks: int
@@ -30,17 +32,27 @@ class CacheSize:
     at_floor: bool
 
     @classmethod
-    def of(cls, trace: Trace, config: FleetConfig, share: float | None) -> "CacheSize":
-        """share: None holds everything. Each replica holds at least four of the longest requests."""
+    def of(cls, trace: Trace, config: FleetConfig, share: float | None, raise_share: bool = False) -> "CacheSize":
+        """share: None holds everything. raise_share: take the smallest share that serves all requests if that is more.
+
+        Raises ValueError where a replica cannot hold the longest request, and the share may not be raised.
+        """
         unique = trace.num_unique_blocks(lab_hasher(config.block_size))
         longest = -(-trace.longest_tokens // config.block_size)
-        floor = LONGEST_REQUESTS_PER_REPLICA * longest
+        least = max(2, longest)
         if share is None:
             answers = sum(-(-request.num_new_tokens // config.block_size) + 1 for request in trace.requests)
-            wanted = unique + answers + floor
+            wanted = unique + answers + REQUESTS_TO_SPARE * longest
         else:
             wanted = math.ceil(share * unique / config.num_replicas)
-        num_blocks = max(wanted, floor)
+        num_blocks = max(wanted, least)
+        if num_blocks > wanted and unique and not raise_share:  # where no prompt fills a block a share says nothing
+            enough = math.ceil(1e4 * least * config.num_replicas / unique) / 1e4
+            raise ValueError(
+                f"a cache share of {share:g} gives each of {config.num_replicas} replicas {wanted} of the {unique:,} "
+                f"unique blocks, and the longest request needs {least}: at least {enough:g}, fewer replicas or more "
+                "requests"
+            )
         return cls(num_blocks, num_blocks * config.num_replicas / max(1, unique), num_blocks > wanted)
 
 
@@ -61,12 +73,18 @@ class Scenario:
 
     @classmethod
     def at_load(
-        cls, trace: Trace, config: FleetConfig, cost_model: CostModel, cache_share: float | None, load: float
+        cls,
+        trace: Trace,
+        config: FleetConfig,
+        cost_model: CostModel,
+        cache_share: float | None,
+        load: float,
+        raise_share: bool = False,
     ) -> "Scenario":
         """load: 0.8 sends 80 % of the requests per second at which the pooled oracle saturates."""
         if not load > 0.0:
             raise ValueError(f"load must be above 0, got {load}")
-        cache = CacheSize.of(trace, config, cache_share)
+        cache = CacheSize.of(trace, config, cache_share, raise_share)
         config = replace(config, num_blocks=cache.num_blocks)
         full = saturation(trace, config, cost_model, lab_hasher(config.block_size))
         rate = load * full.requests_per_second
@@ -74,9 +92,15 @@ class Scenario:
 
     @classmethod
     def at_rate(
-        cls, trace: Trace, config: FleetConfig, cost_model: CostModel, cache_share: float | None, rate: float
+        cls,
+        trace: Trace,
+        config: FleetConfig,
+        cost_model: CostModel,
+        cache_share: float | None,
+        rate: float,
+        raise_share: bool = False,
     ) -> "Scenario":
-        cache = CacheSize.of(trace, config, cache_share)
+        cache = CacheSize.of(trace, config, cache_share, raise_share)
         return cls(trace, replace(config, num_blocks=cache.num_blocks), cost_model, cache, rate)
 
     @classmethod
@@ -88,8 +112,9 @@ class Scenario:
         cache_share: float | None,
         concurrency: int,
         think_seconds: float = 0.0,
+        raise_share: bool = False,
     ) -> "Scenario":
-        cache = CacheSize.of(trace, config, cache_share)
+        cache = CacheSize.of(trace, config, cache_share, raise_share)
         config = replace(config, num_blocks=cache.num_blocks)
         return cls(trace, config, cost_model, cache, concurrency=concurrency, think_seconds=think_seconds)
 
@@ -99,7 +124,25 @@ class Scenario:
         drive = f"{self.load:g}" if self.load is not None else f"{self.rate:g}rps" if self.rate is not None else None
         return f"{self.trace.name}@{self.config.num_replicas}@{drive or f'closed{self.concurrency}'}"
 
-    def plan(self, seed: int) -> ArrivalPlan:
+    @property
+    def num_users(self) -> int:
+        """Of a closed loop: each needs a session of its own."""
+        return min(self.concurrency, self.trace.num_sessions)
+
+    @property
+    def arrivals(self) -> str:
+        """When requests are sent, in a word for reports."""
+        if self.rate is None:
+            return "closed loop"
+        return "recorded times, stretched" if self.trace.recorded_seconds > 0.0 else "Poisson"
+
+    def trace_of(self, seed: int) -> Trace:
+        """What a run with the seed plays: recorded times give the order, else the seed does."""
+        recorded = self.rate is not None and self.trace.recorded_seconds > 0.0
+        return self.trace if recorded else reordered(self.trace, seed)
+
+    def plan(self, trace: Trace, seed: int) -> ArrivalPlan:
+        """trace: of the same seed."""
         if self.rate is not None:
-            return OpenLoop.at_rate(self.trace, self.rate, seed)
-        return ClosedLoop(self.trace, self.concurrency, self.think_seconds, seed)
+            return OpenLoop.at_rate(trace, self.rate, seed)
+        return ClosedLoop(trace, self.concurrency, self.think_seconds, seed)

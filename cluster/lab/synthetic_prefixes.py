@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from random import Random
 
+from cluster.lab.session_order import interleave
 from cluster.lab.trace import Trace, TraceRequest
-from cluster.lab.trace_conversations import interleave
 from cluster.lab.word_tokenizer import VOCAB_SIZE
 
 

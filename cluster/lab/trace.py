@@ -1,8 +1,9 @@
 """What a workload is made of, whatever file or generator it came from."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from cache.block_hasher import BlockHasher
 
@@ -27,7 +28,8 @@ class TraceRequest:
 class Trace:
     """Requests in their recorded order. origin: source and licence, for reports.
 
-    Raises ValueError for a trace without requests, and for a request without prompt or answer.
+    Raises ValueError for a trace without requests, for a request without prompt or answer, and for recorded times that
+    go back: arrivals would lie before the start.
     """
 
     name: str
@@ -40,6 +42,10 @@ class Trace:
         for number, request in enumerate(self.requests):
             if not request.prompt_ids or request.num_new_tokens < 1:
                 raise ValueError(f"request {number} of trace {self.name} needs a prompt and at least 1 new token")
+        times = [request.at_seconds for request in self.requests if request.at_seconds is not None]
+        for number, (before, after) in enumerate(pairwise(times), start=1):
+            if after < before:
+                raise ValueError(f"request {number} of trace {self.name} is recorded before the one in front of it")
 
     @cached_property
     def longest_tokens(self) -> int:
@@ -50,9 +56,17 @@ class Trace:
     def num_prompt_tokens(self) -> int:
         return sum(len(request.prompt_ids) for request in self.requests)
 
-    @property
-    def has_times(self) -> bool:
-        return all(request.at_seconds is not None for request in self.requests)
+    @cached_property
+    def recorded_seconds(self) -> float:
+        """From the first request to the last; 0 for traces that do not know, or know only one moment."""
+        times = [request.at_seconds for request in self.requests if request.at_seconds is not None]
+        return times[-1] - times[0] if len(times) == len(self.requests) else 0.0
+
+    @cached_property
+    def num_sessions(self) -> int:
+        """A request without session is one by itself."""
+        named = [request.session for request in self.requests if request.session]
+        return len(set(named)) + len(self.requests) - len(named)
 
     def num_unique_blocks(self, hasher: BlockHasher) -> int:
         """Different full blocks of all prompts: what a cache would have to hold to forget nothing."""
@@ -67,6 +81,13 @@ class Trace:
 
     def _with(self, requests: Sequence[TraceRequest]) -> "Trace":
         return Trace(self.name, requests, self.origin)
+
+
+def by_time(requests: Iterable[TraceRequest]) -> list[TraceRequest]:
+    """Sorted by the recorded times, which are counted from the first; equal times keep their order."""
+    found = sorted(requests, key=lambda request: request.at_seconds or 0.0)
+    start = found[0].at_seconds or 0.0 if found else 0.0
+    return [replace(request, at_seconds=(request.at_seconds or 0.0) - start) for request in found]
 
 
 TextTokenizer = Callable[[str], list[int]]

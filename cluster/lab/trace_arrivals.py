@@ -5,20 +5,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from cluster.lab.trace import Trace, TraceRequest
-from cluster.lab.trace_lines import cause, moment, text_lines, token_count
+from cluster.lab.trace import Trace, TraceRequest, by_time
+from cluster.lab.trace_lines import cause, moment, session_of, text_lines, token_count
 from cluster.lab.word_tokenizer import VOCAB_SIZE
 
 
 def read_arrivals(path: Path, seed: int = 0, num_requests: int | None = None) -> Trace:
     """Columns TIMESTAMP (ISO, or seconds), ContextTokens and GeneratedTokens. Prompts are random: none shares a block.
 
+    The first `num_requests` rows, by their times. A column named as in SESSION_FIELDS is the request's session.
     Counts of 0 are read as 1: recorded traces hold some, and such a request was sent and took its turn too.
     Raises ValueError with the line for a row that is not so.
     """
     rng = Random(seed)
     requests: list[TraceRequest] = []
-    started: float | None = None
     rows = csv.DictReader(text_lines(path))
     while num_requests is None or len(requests) < num_requests:
         row = _next_row(rows, path)
@@ -29,9 +29,9 @@ def read_arrivals(path: Path, seed: int = 0, num_requests: int | None = None) ->
             num_prompt, num_new = (max(1, _count(row[name], name)) for name in ("ContextTokens", "GeneratedTokens"))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path.name} line {rows.line_num} is no arrival: {cause(error)}") from error
-        started = now if started is None else started
-        requests.append(TraceRequest(rng.choices(range(VOCAB_SIZE), k=num_prompt), num_new, at_seconds=now - started))
-    return Trace(path.stem, requests)
+        prompt = rng.choices(range(VOCAB_SIZE), k=num_prompt)
+        requests.append(TraceRequest(prompt, num_new, session=session_of(row), at_seconds=now))
+    return Trace(path.stem, by_time(requests))
 
 
 def _next_row(rows: "csv.DictReader[str]", path: Path) -> dict[str, str | None] | None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from cluster.lab.synthetic_prefixes import SyntheticPrefixes
 from cluster.lab.trace import TextTokenizer, Trace
 from cluster.lab.trace_arrivals import read_arrivals
+from cluster.lab.trace_blocks import SMALL_BLOCK_TOKENS, block_format, read_blocks
 from cluster.lab.trace_conversations import read_conversations
 from cluster.lab.trace_lines import json_rows
-from cluster.lab.trace_mooncake import SMALL_BLOCK_TOKENS, read_mooncake
 from cluster.lab.trace_questions import read_questions
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
 
@@ -44,33 +44,41 @@ def load_trace(
     *,
     seed: int = 0,
     num_requests: int | None = None,
-    mooncake_block_tokens: int = SMALL_BLOCK_TOKENS,
+    block_tokens: int | None = None,
     tokenize: TextTokenizer = word_tokenize,
 ) -> Trace:
-    """name_or_path: a key of SYNTHETIC or BUNDLED, or a file. Raises ValueError for an unknown name or format."""
+    """name_or_path: a key of SYNTHETIC or BUNDLED, or a file. block_tokens: for traces of block ids, None means 16.
+
+    Raises ValueError for an unknown name or format, and for block_tokens with a trace that has no block ids.
+    """
     if name_or_path in SYNTHETIC:
+        _refuse_blocks(block_tokens, name_or_path)
         return SyntheticPrefixes(hot_share=SYNTHETIC[name_or_path]).trace(seed, num_requests)
     path = DATA_DIR / BUNDLED[name_or_path] if name_or_path in BUNDLED else Path(name_or_path).expanduser()
     if not path.is_file():
         names = ", ".join([*SYNTHETIC, *BUNDLED])
         raise ValueError(f"trace {name_or_path!r} is no file and none of: {names}")
-    trace = _read(path, seed, num_requests, mooncake_block_tokens, tokenize)
+    trace = _read(path, seed, num_requests, block_tokens, tokenize)
     return replace(trace, origin=ORIGINS.get(name_or_path, path.name))
 
 
-def _read(
-    path: Path, seed: int, num_requests: int | None, mooncake_block_tokens: int, tokenize: TextTokenizer
-) -> Trace:
+def _read(path: Path, seed: int, num_requests: int | None, block_tokens: int | None, tokenize: TextTokenizer) -> Trace:
+    fields = set() if path.suffix == ".csv" else _first_fields(path)
+    if "hash_ids" in fields:
+        return read_blocks(path, block_format(fields), block_tokens or SMALL_BLOCK_TOKENS, num_requests)
+    _refuse_blocks(block_tokens, path.name)
     if path.suffix == ".csv":
         return read_arrivals(path, seed, num_requests)
-    fields = _first_fields(path)
-    if "hash_ids" in fields:
-        return read_mooncake(path, mooncake_block_tokens, num_requests)
     if {"inputs", "questions", "question_id"} & fields:
         return read_questions(path, tokenize, seed, num_requests)
     if {"messages", "turns", "system"} & fields:
         return read_conversations(path, tokenize, seed, num_requests)
     raise ValueError(f"{path.name} is in no known format; its first line has the fields {sorted(fields)}")
+
+
+def _refuse_blocks(block_tokens: int | None, name: str) -> None:
+    if block_tokens is not None:
+        raise ValueError(f"{name} has no block ids (hash_ids) that could stand for {block_tokens} tokens each")
 
 
 def _first_fields(path: Path) -> set[str]:

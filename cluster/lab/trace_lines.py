@@ -7,6 +7,8 @@ from typing import Any
 
 MAX_TOKENS = 1_000_000
 """Of one prompt or answer: more is taken for a mistake."""
+SESSION_FIELDS = ("session", "session_id", "conversation_id", "chat_id")
+"""By any of them a row of any format may name its session."""
 LAST_MOMENT = 1e15
 """Times lie within this, in whatever unit: their differences stay exact enough."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -49,6 +51,21 @@ def text_field(value: object, field: str) -> str:
         raise ValueError(f"{field} must be a text, got {value!r:.60}")
     value.encode()  # half of a surrogate pair is a ValueError here, rather than in a tokenizer
     return value
+
+
+def id_text(value: object, field: str) -> str:
+    """value: text or whole number that names something."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return text_field(value, field)
+
+
+def session_of(row: Mapping[str, Any]) -> str:
+    """What the row itself names its session by; empty where it does not."""
+    for field in SESSION_FIELDS:
+        if row.get(field) not in (None, ""):
+            return id_text(row[field], field)
+    return ""
 
 
 def items(row: Mapping[str, Any], field: str) -> list[Any]:

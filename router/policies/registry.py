@@ -18,6 +18,7 @@ from router.policies.ray_prefix_affinity import RayPrefixAffinityPolicy
 from router.policies.round_robin import RoundRobinPolicy
 from router.policies.session_hash import SessionHashPolicy
 from router.policies.sglang_cache_aware import SglangCacheAwarePolicy
+from router.policies.sglang_cache_aware_0_2 import SglangCacheAware02Policy
 
 DEFAULT_POLICY = "expected_finish"
 
@@ -33,6 +34,7 @@ POLICIES: Mapping[str, type[Policy]] = {
         LongestPrefixPolicy,
         RayPrefixAffinityPolicy,
         SglangCacheAwarePolicy,
+        SglangCacheAware02Policy,
         DynamoCostPolicy,
         LmetricPolicy,
         PreblePolicy,

@@ -16,9 +16,10 @@ class SglangCacheAwarePolicy(SentPrefixPolicy):
         matched / prompt tokens > cache_threshold                                 -> longest match
         else                                                                      -> least load, then the smallest tree
 
-    Load: requests in flight. Defaults are those of the Rust code: 0.5, 32 and 1.1; its Python binding starts it with
-    0.3, 64 and 1.5. Older versions send what does not match to the smallest tree whatever its load (C1). The imbalance
-    switches affinity off for all requests at once (C2, C3): that is the source's way, kept as it is.
+    Load: requests in flight. Defaults are those of the Rust code: 0.5, 32 and 1.1; what sglang-router starts it with
+    since 0.2 is `sglang_cache_aware_0_2`. Older versions send what does not match to the smallest tree whatever its
+    load (C1). The imbalance switches affinity off for all requests at once (C2, C3): that is the source's way, kept as
+    it is.
 
     events = 1 is SMG's event mode: no thresholds, the best of (cached tokens, -load, -tree size), with what replicas
     published in place of the tree.

@@ -136,7 +136,7 @@ def _matrix(args: argparse.Namespace, report: BenchReport, console: Console) -> 
             if result.scenario["cache_at_floor"]:
                 share = result.scenario["cache_share"]
                 progress.console.print(
-                    f"{result.cell.label}: the floor of four of the longest requests per replica binds; "
+                    f"{result.cell.label}: the cache was raised so that each replica holds the longest request; "
                     f"the fleet's cache is {share:.0%} of the unique blocks",
                     highlight=False,
                 )

@@ -93,9 +93,9 @@ def run_cell(
     trace = load_trace(path, num_requests=num_requests)
     config = FleetConfig(num_replicas=cell.replicas, step_noise=STEP_NOISE, num_slow_replicas=1)
     if cell.load is None:
-        scenario = Scenario.closed(trace, config, cost_model, cell.cache_share, CLOSED_LOOP_USERS)
+        scenario = Scenario.closed(trace, config, cost_model, cell.cache_share, CLOSED_LOOP_USERS, raise_share=True)
     else:
-        scenario = Scenario.at_load(trace, config, cost_model, cell.cache_share, cell.load)
+        scenario = Scenario.at_load(trace, config, cost_model, cell.cache_share, cell.load, raise_share=True)
     arms = [run_arm(scenario, policy, {}, seeds) for policy in POLICIES]
     comparison = Comparison(scenario, arms, seeds)
     ours = next(arm for arm in arms if arm.policy == DEFAULT_POLICY)

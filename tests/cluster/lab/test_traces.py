@@ -9,8 +9,8 @@ import pytest
 from cluster.lab.scenario import lab_hasher
 from cluster.lab.synthetic_prefixes import SyntheticPrefixes
 from cluster.lab.trace import Trace
+from cluster.lab.trace_blocks import MOONCAKE, read_blocks
 from cluster.lab.trace_files import BUNDLED, SYNTHETIC, load_trace
-from cluster.lab.trace_mooncake import read_mooncake
 from cluster.lab.word_tokenizer import VOCAB_SIZE, tokenize
 
 HASHER = lab_hasher(16)
@@ -44,13 +44,13 @@ def test_mooncake_rows_share_what_their_block_ids_share(tmp_path: Path) -> None:
     ]
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    small = read_mooncake(path)
+    small = read_blocks(path, MOONCAKE)
     first, second, third = (request.prompt_ids for request in small.requests)
     assert [len(request.prompt_ids) for request in small.requests] == [32, 35, 19]
     assert [request.num_new_tokens for request in small.requests] == [2, 1, 1]
     assert [request.at_seconds for request in small.requests] == [0.0, 1.5, 3.0]
     assert second[:32] == first and third[:16] == first[:16] and third[16:] != first[16:19]
-    whole = read_mooncake(path, block_tokens=512)
+    whole = read_blocks(path, MOONCAKE, block_tokens=512)
     assert [len(request.prompt_ids) for request in whole.requests] == [1024, 1100, 600]
 
 
@@ -66,7 +66,7 @@ def test_a_bad_mooncake_row_is_named_with_its_line(row: dict, tmp_path: Path) ->
     path = tmp_path / "trace.jsonl"
     path.write_text(json.dumps(row))
     with pytest.raises(ValueError, match=r"trace\.jsonl line 1"):
-        read_mooncake(path)
+        read_blocks(path, MOONCAKE)
 
 
 @pytest.mark.parametrize("name", ["sgd", "synthetic"])

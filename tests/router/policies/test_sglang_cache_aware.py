@@ -14,6 +14,35 @@ def test_published_defaults() -> None:
     assert (weights["balance_rel_threshold"], weights["events"]) == (1.1, 0.0)
 
 
+def test_defaults_of_sglang_router_since_0_2() -> None:
+    weights = make_policy("sglang_cache_aware_0_2").weights
+    assert (weights["cache_threshold"], weights["balance_abs_threshold"]) == (0.3, 64.0)
+    assert (weights["balance_rel_threshold"], weights["events"]) == (1.5, 0.0)
+
+
+@pytest.mark.parametrize(("matched", "expected"), [(3, "b"), (4, "a")])
+def test_since_0_2_more_than_three_tenths_must_match(matched: int, expected: str) -> None:
+    policy = make_policy("sglang_cache_aware_0_2")
+    send(policy, prompt(("head", matched)), idle("a", "b"), to="a")
+    request = prompt(("head", matched), ("rest", 10 - matched))
+    assert choose(policy, request, with_load({"a": 2, "b": 1})) == expected
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        ({"a": 64, "b": 0}, "a"),
+        ({"a": 65, "b": 0}, "b"),
+        ({"a": 300, "b": 200}, "a"),  # 100 above, but 300 is not above 1.5 * 200
+        ({"a": 301, "b": 200}, "b"),
+    ],
+)
+def test_since_0_2_loads_may_lie_further_apart(loads: dict[str, int], expected: str) -> None:
+    policy = make_policy("sglang_cache_aware_0_2")
+    send(policy, prompt(SYSTEM), idle("a", "b"), to="a")
+    assert choose(policy, prompt(SYSTEM), with_load(loads)) == expected
+
+
 @pytest.mark.parametrize(("matched", "expected"), [(5, "b"), (6, "a")])
 def test_more_than_half_must_match(matched: int, expected: str) -> None:
     """Exactly one half is not more than one half: then load decides, and `a` has more of it."""
