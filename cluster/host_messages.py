@@ -24,7 +24,8 @@ class HostMessage:
 
     @classmethod
     def from_line(cls, line: str) -> "HostMessage":
-        return cls(**json.loads(line))
+        fields = json.loads(line)
+        return cls(**fields | {"forward_passes": tuple(fields["forward_passes"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def test_the_innermost_error_is_what_the_user_sees(messages: list[str], cause: s
 
 
 def test_messages_and_orders_survive_the_pipe() -> None:
-    message = HostMessage("progress", 'Loading "x"\nand more', 1, 2)
+    message = HostMessage("progress", 'Loading "x"\nand more', 1, 2, ("the fused decoder",))
     assert message.to_line().count("\n") == 1
     assert HostMessage.from_line(message.to_line()) == message
     orders = HostOrders({"secret": "ab" * 16, "replicas": 3}, "/model", "/tmp/x")
