@@ -8,6 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from replica.errors import RequestRefused
+from replica.grammar_vocabulary import grammar_vocabulary
 
 _MAX_CACHED = 64
 
@@ -64,13 +65,9 @@ class GrammarCompiler:
 
     def _ensure_vocabulary(self) -> Any:
         if self._vocabulary is None:
-            from llguidance import LLTokenizer
-
             if not self._eos_token_ids:
                 raise RequestRefused(
                     "this model has no end-of-text token, which a bounded answer needs", param="response_format"
                 )
-            self._vocabulary = LLTokenizer(
-                self._tokenizer.to_str(), n_vocab=self._vocab_size, eos_token=self._eos_token_ids
-            )
+            self._vocabulary = grammar_vocabulary(self._tokenizer, self._vocab_size, self._eos_token_ids)
         return self._vocabulary

@@ -3,13 +3,15 @@
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
 
 from cluster.api.answer_grammar import json_grammar, tool_grammar
 from cluster.api.called_tools import CalledTool
 from cluster.api.response_format import ResponseFormat
 from cluster.api.sampling_fields import SamplingFields, invalid, missing
 from cluster.api.tools import MAX_TOOLS, Function, Tool, ToolChoice, check_tools, read_tool_choice
+from cluster.tool_forms.form import ToolForm
+from cluster.tool_forms.known_forms import HERMES
 from replica.sampling_params import MAX_TOP_LOGPROBS
 
 
@@ -87,6 +89,7 @@ class ChatCompletionRequest(SamplingFields):
     tool_choice: Annotated[Any, BeforeValidator(read_tool_choice)] = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
+    _tool_form: ToolForm = PrivateAttr(HERMES)
 
     @field_validator("max_completion_tokens")
     @classmethod
@@ -140,7 +143,16 @@ class ChatCompletionRequest(SamplingFields):
             required=choice.mode == "required",
             parallel=self.parallel_tool_calls is not False and not choice.is_one_call,
             otherwise=otherwise,
+            form=self._tool_form,
         )
+
+    def write_calls_as(self, form: ToolForm) -> None:
+        """form: what the served model writes its calls in; to be told before the grammar is asked for."""
+        self._tool_form = form
+
+    @property
+    def shown_token_ids(self) -> tuple[int, ...]:
+        return tuple(self._tool_form.token_ids.values()) if self.usable_tools else ()
 
     @property
     def grammar_field(self) -> str:

@@ -68,7 +68,7 @@ class GenerationApi:
 
         def reader_of(index: int) -> ChoiceReader:
             logprobs = ChatLogprobs(self._reader.tokenizer) if body.logprobs else None
-            tool_calls = ToolCallParser() if body.usable_tools else None
+            tool_calls = self._call_parser(body) if body.usable_tools else None
             return ChoiceReader("", logprobs, tool_calls, tells_of_calls=not body.is_one_forced_call)
 
         return self._response(body, prompts, context, ChatFormat(), reader_of)
@@ -94,6 +94,7 @@ class GenerationApi:
     ) -> tuple[ChatCompletionRequest, list[list[int]]]:
         """The checked body and its one prompt. Raises ApiError."""
         body = validate(ChatCompletionRequest, drop_unsupported(fields, CHAT_NEUTRAL))
+        body.write_calls_as(self._reader.tokenizer.tool_form)
         self._check_common(body, 1)
         if body.usable_tools or body.response_format is not None:
             await check_grammar(lambda: body.grammar, body.grammar_field)
@@ -139,6 +140,9 @@ class GenerationApi:
                     )
                 )
         return requests
+
+    def _call_parser(self, body: ChatCompletionRequest) -> ToolCallParser:
+        return ToolCallParser(self._reader.tokenizer.tool_form, [tool.function for tool in body.usable_tools])
 
     def _check_common(self, body: ChatCompletionRequest | CompletionRequest, num_prompts: int) -> None:
         if body.model != self._model.name:

@@ -122,6 +122,11 @@ class SamplingFields(BaseModel):
         """What the answer must match, in llguidance's format; None is free text."""
         return None
 
+    @property
+    def shown_token_ids(self) -> tuple[int, ...]:
+        """Special tokens that are part of the answer's text."""
+        return ()
+
     def sampling_params(self, choice: int, max_tokens: int) -> SamplingParams:
         """choice: 0 to n - 1. A given seed is shifted by it, or all n choices would be one text (35)."""
         seed = self.seed
@@ -145,4 +150,5 @@ class SamplingFields(BaseModel):
             top_logprobs=self.num_top_logprobs,
             prompt_logprobs=self.wants_prompt_logprobs,
             grammar=self.grammar,
+            shown_token_ids=self.shown_token_ids,
         )
