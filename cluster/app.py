@@ -13,6 +13,7 @@ from cluster.config import ServeConfig
 from cluster.kept_secret import kept_secret
 from cluster.model_facts import read_model_facts
 from cluster.paths import cache_root
+from cluster.sampling_defaults import SamplingDefaults, read_sampling_defaults
 
 APP_NAME = "warmlane"
 REPLICA_DEPLOYMENT = "Replica"
@@ -67,6 +68,7 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
         num_ingress=config.num_ingress,
         transport=config.transport,
         drain_seconds=float(config.drain_seconds),
+        sampling_defaults=SamplingDefaults() if config.ignore_generation_config else read_sampling_defaults(model_dir),
     )
 
 

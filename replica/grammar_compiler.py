@@ -8,6 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from replica.errors import RequestRefused
+from replica.grammar_problem import grammar_problem
 from replica.grammar_vocabulary import grammar_vocabulary
 
 _MAX_CACHED = 64
@@ -59,7 +60,7 @@ class GrammarCompiler:
 
         matcher = LLMatcher(self._ensure_vocabulary(), grammar, log_level=0)
         if matcher.is_error():
-            message = matcher.get_error().splitlines()[0][:500]
+            message = grammar_problem(matcher.get_error())
             raise RequestRefused(f"the answer's grammar cannot be used: {message}", param="response_format")
         return matcher
 

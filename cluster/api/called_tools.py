@@ -2,9 +2,17 @@
 
 import contextlib
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from cluster.api.sampling_fields import invalid
+
+
+def _json_text_or_value(value: Any) -> Any:
+    if value is not None and not isinstance(value, str | dict | list):
+        raise invalid("it must be JSON text or an object")
+    return value
 
 
 class CalledFunction(BaseModel):
@@ -13,7 +21,7 @@ class CalledFunction(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     name: str
-    arguments: str | dict[str, Any] | list[Any] | None
+    arguments: Annotated[Any, BeforeValidator(_json_text_or_value)]
 
 
 class CalledTool(BaseModel):

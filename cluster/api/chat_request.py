@@ -19,7 +19,7 @@ def _joined_text(value: Any) -> str | None:
     """A string, or text parts joined by newlines as vLLM joins them, or None (20)."""
     if value is None or isinstance(value, str):
         return value
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list):
         raise invalid("content must be a string or a non-empty list of text parts")
     return "\n".join(_part_text(index, part) for index, part in enumerate(value))
 
@@ -47,6 +47,14 @@ class ChatMessage(BaseModel):
     name: Annotated[str | None, Field(validate_default=True)] = None
     tool_calls: list[CalledTool] | None = None
     tool_call_id: Annotated[str | None, Field(validate_default=True)] = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _no_parts_only_where_nothing_need_be_said(cls, value: Any, info: ValidationInfo) -> Any:
+        """`[]` in a turn that only calls, or as the result of a call that gave nothing."""
+        if value == [] and info.data.get("role") not in ("assistant", "tool"):
+            raise invalid("content must be a string or a non-empty list of text parts")
+        return value
 
     @field_validator("content")
     @classmethod

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.api.enforceable_schema import as_grammar, problem_of
+from cluster.api.enforceable_schema import as_grammar, enforceable, problem_of
 from cluster.api.lark_terms import literal, regex_of
 from cluster.api.parameter_kinds import is_text_alone, kinds_of
 from cluster.api.schema_parts import References
@@ -32,6 +32,9 @@ def tagged_rules(
 
     strict: what cannot be enforced raises NotEnforceable; else it is left to the model.
     """
+    if problem := problem_of(f"start: {as_grammar(dict(schema), strict)}"):
+        raise NotEnforceable(problem)
+    schema = enforceable(dict(schema), strict)
     references = References(schema)
     if isinstance(schema.get("$ref"), str):
         schema = {**schema, **(references.target(schema["$ref"]) or {})}
