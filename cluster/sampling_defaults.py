@@ -51,7 +51,7 @@ def read_sampling_defaults(model_dir: str | Path) -> SamplingDefaults:
         raise ValueError(f"{path} cannot be read: {error}; --ignore-generation-config leaves it out") from error
     if not isinstance(told, dict):
         raise ValueError(f"{path} must hold a JSON object; --ignore-generation-config leaves it out")
-    values = {name: _checked(path, name, told[name]) for name in _BOUNDS if told.get(name) is not None}
+    values: dict[str, Any] = {name: _checked(path, name, told[name]) for name in _BOUNDS if told.get(name) is not None}
     if "top_k" in values:
         values["top_k"] = max(0, int(values["top_k"]))
     return SamplingDefaults(**values)

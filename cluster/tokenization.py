@@ -82,7 +82,7 @@ class ChatTokenizer:
         messages, or when there is none.
         """
         messages, tools = self._template_tools.prepared(messages, tools)
-        size = sum(len(message["content"] or "") for message in messages) + 100 * len(tools)
+        size = sum(len(message["content"]) for message in messages) + 100 * len(tools)
         return await self._run(size, self._encode_chat, messages, tools, space)
 
     async def decode(self, token_ids: Sequence[int]) -> str:

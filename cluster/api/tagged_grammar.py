@@ -88,7 +88,11 @@ class _ParameterWriter:
         tags = self._tags
         before, middle = literal(tags.before_key, self._token_ids), literal(tags.before_value, self._token_ids)
         name = f"{rule.upper()}_KEY: /[^<>\\n]{{1,64}}/"
-        return [f"{rule}: {before} {rule.upper()}_KEY {middle} {rule}_value", name, *self._text(f"{rule}_value", {}, "")]
+        return [
+            f"{rule}: {before} {rule.upper()}_KEY {middle} {rule}_value",
+            name,
+            *self._text(f"{rule}_value", {}, ""),
+        ]
 
     def _text(self, rule: str, schema: Mapping[str, Any], key: str) -> list[str]:
         """Up to the end tag, which it cannot hold. Where its length counts, the break before the tag is no part of
@@ -101,7 +105,7 @@ class _ParameterWriter:
         last_break = regex_of(tags.last_break) if bounds != "*" else ""
         after = literal(rest, self._token_ids)
         if tags.end_tag in self._token_ids:
-            return [f'{rule}: /(.|\\n){bounds}{last_break}/ {literal(tags.end_tag, self._token_ids)} {after}']
+            return [f"{rule}: /(.|\\n){bounds}{last_break}/ {literal(tags.end_tag, self._token_ids)} {after}"]
         end, terminal = regex_of(tags.end_tag), rule.upper()
         text = f"/(.|\\n){bounds}{last_break}{end}/ & ~/(.|\\n)*{end}(.|\\n)+/"
         return [f"{rule}: {rule}_end {after}", f"{rule}_end[lazy]: {terminal}", f"{terminal}: {text}"]

@@ -39,9 +39,7 @@ GLM = ToolForm(
     before_arguments="\n",
     after_arguments="</tool_call>",
     between="\n",
-    tags=ParameterTags(
-        before_key="<arg_key>", before_value="</arg_key>\n<arg_value>", after_value="</arg_value>\n"
-    ),
+    tags=ParameterTags(before_key="<arg_key>", before_value="</arg_key>\n<arg_value>", after_value="</arg_value>\n"),
 )
 """GLM 4.5 and 4.6."""
 

@@ -40,8 +40,8 @@ _SHORT_ID_CHARACTERS = 9
 class TemplateTools:
     """form: what calls are written and read in. writes_calls: the template itself writes earlier calls in this form.
 
-    tells_tools: it tells the model of the tools. shows_calls: it does something with calls, be it in no known form.
-    arguments_as_text, null_content: what its expressions need of calls and of turns that only call.
+    tells_tools: it tells the model of the tools. shows_calls: it writes them, be it in no known form.
+    arguments_as_text: its expressions need arguments that are JSON text.
     """
 
     form: ToolForm = HERMES
@@ -49,7 +49,6 @@ class TemplateTools:
     tells_tools: bool = False
     shows_calls: bool = False
     arguments_as_text: bool = False
-    null_content: bool = False
 
     def prepared(
         self, messages: Sequence[Message], tools: Sequence[Message]
@@ -73,11 +72,12 @@ class TemplateTools:
             if not calls:
                 written.append(message)
                 continue
-            content = message["content"] or (None if self.null_content else "")
-            turns = [[call] for call in calls] if self.form.one_call else [calls]
+            if not self.form.one_call:
+                written.append({**message, "tool_calls": calls})
+                continue
             written += [
-                {**message, "content": content if first else (None if self.null_content else ""), "tool_calls": turn}
-                for first, turn in zip([True] + [False] * len(turns), turns, strict=False)
+                {**message, "content": "" if number else message["content"], "tool_calls": [call]}
+                for number, call in enumerate(calls)
             ]
         return written
 
@@ -108,28 +108,29 @@ def find_template_tools(render: Render, template: str, token_ids: Mapping[str, i
     """token_ids: the tokenizer's special tokens. A template in whose calls no form is recognised, but which tells the
     model to write `<tool_call>`, is taken for one of Hermes."""
     rendered = _rendered(render, [_USER], [_TOOL])
-    tells_tools, shows_calls = _NAME in rendered, "tool_calls" in template
-    found = _written_form(render) if shows_calls else None
+    tells_tools = _NAME in rendered
+    found = _written_form(render) if "tool_calls" in template else None
     if found is None:
         is_told = tells_tools and HERMES.trigger in rendered
         if tells_tools and not is_told:
             logger.warning("the chat template writes tool calls in no known form; tools are told in the system message")
         form = _with_tokens(HERMES, token_ids)
+        silent: Message = {"role": "assistant", "content": ""}
+        calling = {**silent, "tool_calls": [_call_of("1")]}
+        shows_calls = _rendered(render, [_USER, calling], []) != _rendered(render, [_USER, silent], [])
         return TemplateTools(form=form, writes_calls=is_told, tells_tools=is_told, shows_calls=shows_calls)
     return replace(found, form=_with_tokens(found.form, token_ids), tells_tools=tells_tools, shows_calls=True)
 
 
 def _written_form(render: Render) -> TemplateTools | None:
-    for content, as_text, id_characters in product(("", None), (False, True), (None, _SHORT_ID_CHARACTERS)):
-        tools = TemplateTools(
-            form=replace(HERMES, id_characters=id_characters), arguments_as_text=as_text, null_content=content is None
-        )
+    for as_text, id_characters in product((False, True), (None, _SHORT_ID_CHARACTERS)):
+        tools = TemplateTools(form=replace(HERMES, id_characters=id_characters), arguments_as_text=as_text)
         calls = [tools._call(call) for call in (_call_of("call_0000000001"), _call_of("call_0000000002"))]
-        one = _conversation(render, content, calls[:1])
+        one = _conversation(render, calls[:1])
         form = _form_in(one)
         if form is None:
             continue
-        several = _form_in(_conversation(render, content, calls)) is not None
+        several = _form_in(_conversation(render, calls)) is not None
         return replace(tools, form=replace(form, id_characters=id_characters, one_call=not several), writes_calls=True)
     return None
 
@@ -138,15 +139,11 @@ def _call_of(id: str) -> Message:
     return {"id": id, "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
 
 
-def _conversation(render: Render, content: str | None, calls: Sequence[Message]) -> str:
+def _conversation(render: Render, calls: Sequence[Message]) -> str:
     """With the calls' results, and where the template refuses that, without; empty where it refuses both."""
-    messages = [_USER, {"role": "assistant", "content": content, "tool_calls": list(calls)}]
+    messages = [_USER, {"role": "assistant", "content": "", "tool_calls": list(calls)}]
     results = [{"role": "tool", "content": "1", "tool_call_id": call["id"], "name": _NAME} for call in calls]
-    for tools in ([_TOOL], []):
-        for end in (results, []):
-            if text := _rendered(render, [*messages, *end], tools):
-                return text
-    return ""
+    return _rendered(render, [*messages, *results], [_TOOL]) or _rendered(render, messages, [_TOOL])
 
 
 def _rendered(render: Render, messages: Sequence[Message], tools: Sequence[Message]) -> str:
