@@ -117,7 +117,9 @@ def find_template_tools(render: Render, template: str, token_ids: Mapping[str, i
         form = _with_tokens(HERMES, token_ids)
         silent: Message = {"role": "assistant", "content": ""}
         calling = {**silent, "tool_calls": [_call_of("1")]}
-        shows_calls = _rendered(render, [_USER, calling], []) != _rendered(render, [_USER, silent], [])
+        shown = _rendered(render, [_USER, calling], [])
+        # A template that takes neither conversation is left to say so itself.
+        shows_calls = "tool_calls" in template and (not shown or shown != _rendered(render, [_USER, silent], []))
         return TemplateTools(form=form, writes_calls=is_told, tells_tools=is_told, shows_calls=shows_calls)
     return replace(found, form=_with_tokens(found.form, token_ids), tells_tools=tells_tools, shows_calls=True)
 

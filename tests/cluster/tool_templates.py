@@ -131,7 +131,8 @@ TEMPLATES: dict[str, tuple[str, ToolForm]] = {
         _template(
             "{{ '<｜tool▁calls▁begin｜>' }}"
             + _each(
-                "'<｜tool▁call▁begin｜>' + call.name + '<｜tool▁sep｜>' + call.arguments | tojson + '<｜tool▁call▁end｜>'"
+                "'<｜tool▁call▁begin｜>' + call.name + '<｜tool▁sep｜>' + call.arguments | tojson"
+                " + '<｜tool▁call▁end｜>'"
             )
             + "{{ '<｜tool▁calls▁end｜>' }}"
         ),
