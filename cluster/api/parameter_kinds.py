@@ -14,26 +14,43 @@ ALL_KINDS = frozenset({"string", "number", "integer", "boolean", "null", "array"
 _TEXT = frozenset({"string"})
 
 
-def kinds_of(schema: Any, references: References, depth: int = 0) -> frozenset[str]:
+def kinds_of(schema: Any, references: References) -> frozenset[str]:
     """A subset of ALL_KINDS; all of them where nothing tells."""
-    if not isinstance(schema, dict) or depth > 32:
-        return ALL_KINDS
-    kinds = ALL_KINDS
-    named = schema.get("type")
-    if isinstance(named, str | list):
-        kinds &= frozenset([named] if isinstance(named, str) else [each for each in named if isinstance(each, str)])
-    if isinstance(schema.get("enum"), list):
-        kinds &= _of_values(schema["enum"])
-    if "const" in schema:
-        kinds &= _of_values([schema["const"]])
-    if isinstance(schema.get("$ref"), str):
-        kinds &= kinds_of(references.target(schema["$ref"]), references, depth + 1)
-    for name in ("anyOf", "oneOf"):
-        if isinstance(schema.get(name), list) and schema[name]:
-            kinds &= frozenset().union(*(kinds_of(part, references, depth + 1) for part in schema[name]))
-    for part in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
-        kinds &= kinds_of(part, references, depth + 1)
-    return kinds or ALL_KINDS
+    return _Kinds(references).of(schema)
+
+
+class _Kinds:
+    """Looks at each part of a schema once, however often it is referred to."""
+
+    def __init__(self, references: References):
+        self._references = references
+        self._known: dict[int, frozenset[str]] = {}
+
+    def of(self, schema: Any) -> frozenset[str]:
+        if not isinstance(schema, dict):
+            return ALL_KINDS
+        if id(schema) not in self._known:
+            self._known[id(schema)] = ALL_KINDS  # what a part says of itself, while it is looked at
+            self._known[id(schema)] = self._found(schema) or ALL_KINDS
+        return self._known[id(schema)]
+
+    def _found(self, schema: dict[str, Any]) -> frozenset[str]:
+        kinds = ALL_KINDS
+        named = schema.get("type")
+        if isinstance(named, str | list):
+            kinds &= frozenset([named] if isinstance(named, str) else [each for each in named if isinstance(each, str)])
+        if isinstance(schema.get("enum"), list):
+            kinds &= _of_values(schema["enum"])
+        if "const" in schema:
+            kinds &= _of_values([schema["const"]])
+        if isinstance(schema.get("$ref"), str):
+            kinds &= self.of(self._references.target(schema["$ref"]))
+        for name in ("anyOf", "oneOf"):
+            if isinstance(schema.get(name), list) and schema[name]:
+                kinds &= frozenset[str]().union(*map(self.of, schema[name]))
+        for part in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
+            kinds &= self.of(part)
+        return kinds
 
 
 def is_text_alone(kinds: frozenset[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Calls in every form from a real engine, over HTTP: the prompt, the grammar and the reader speak the template's form."""
+"""Calls in every form from a real engine, over HTTP: prompt, grammar and reader speak the template's form."""
 
 import json
 from collections.abc import Iterator

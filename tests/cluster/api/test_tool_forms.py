@@ -13,6 +13,8 @@ from llguidance import LLMatcher
 from tokenizers import AddedToken, Tokenizer
 
 from cluster.api.answer_grammar import tool_grammar
+from cluster.api.parameter_kinds import kinds_of
+from cluster.api.schema_parts import References
 from cluster.api.tagged_grammar import NotEnforceable
 from cluster.api.tool_calls import ParsedText, ToolCallParser
 from cluster.api.tools import Function
@@ -134,6 +136,13 @@ def test_a_value_of_any_kind_is_what_it_reads_as(written: str, value: Any) -> No
 def test_a_text_that_reads_as_a_number_stays_a_text() -> None:
     for value in ("5", "null", "[1]", '{"a": 1}', '"quoted"'):
         assert called(parsed(GLM, GLM.write([("get", {"text": value})]))) == [("get", {"text": value})]
+
+
+def test_kinds_of_a_schema_whose_parts_refer_to_each_other_twice_are_found_at_once() -> None:
+    """Looked into along every way there are 2 ** 300 of them."""
+    twice = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(300)}
+    schema = {"$defs": {**twice, "d300": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/d0"}}}
+    assert kinds_of(schema["properties"]["a"], References(schema)) == {"string"}
 
 
 def test_llamas_answer_is_a_call_only_where_a_function_is_named() -> None:
