@@ -12,6 +12,8 @@ from cluster.api.schema_parts import References
 
 ALL_KINDS = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 _TEXT = frozenset({"string"})
+_MAX_DEPTH = 100
+"""Of references and parts within parts; what lies deeper tells nothing."""
 
 
 def kinds_of(schema: Any, references: References) -> frozenset[str]:
@@ -25,13 +27,16 @@ class _Kinds:
     def __init__(self, references: References):
         self._references = references
         self._known: dict[int, frozenset[str]] = {}
+        self._depth = 0
 
     def of(self, schema: Any) -> frozenset[str]:
-        if not isinstance(schema, dict):
+        if not isinstance(schema, dict) or self._depth > _MAX_DEPTH:
             return ALL_KINDS
         if id(schema) not in self._known:
             self._known[id(schema)] = ALL_KINDS  # what a part says of itself, while it is looked at
+            self._depth += 1
             self._known[id(schema)] = self._found(schema) or ALL_KINDS
+            self._depth -= 1
         return self._known[id(schema)]
 
     def _found(self, schema: dict[str, Any]) -> frozenset[str]:

@@ -1,5 +1,6 @@
 """The grammar of arguments that are written one by one between tags (`cluster.tool_forms`)."""
 
+import copy
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from cluster.api.enforceable_schema import as_grammar, enforceable, problem_of
 from cluster.api.lark_terms import literal, regex_of
 from cluster.api.parameter_kinds import is_text_alone, kinds_of
-from cluster.api.schema_parts import References
+from cluster.api.schema_parts import References, subschemas
 from cluster.tool_forms.form import ParameterTags
 
 _OF_OBJECTS = frozenset(
@@ -18,7 +19,6 @@ _OF_OBJECTS = frozenset(
 )  # fmt: skip
 """Keywords of an object that say more than which parameters there are."""
 _OF_TEXTS = ("pattern", "format")
-_DEFINITIONS = ("$defs", "definitions")
 
 
 class NotEnforceable(ValueError):
@@ -37,7 +37,8 @@ def tagged_rules(
     schema = enforceable(dict(schema), strict)
     references = References(schema)
     if isinstance(schema.get("$ref"), str):
-        schema = {**schema, **(references.target(schema["$ref"]) or {})}
+        target = references.target(schema["$ref"])
+        schema = {**schema, **(target if isinstance(target, dict) else {})}
     if strict and (beyond := sorted(_OF_OBJECTS & set(schema))):
         raise NotEnforceable(f"{beyond[0]!r} of all parameters cannot be enforced for this model; leave out strict")
     properties = schema.get("properties") or {}
@@ -63,7 +64,7 @@ class _ParameterWriter:
         tags: ParameterTags,
         token_ids: Mapping[str, int],
     ):
-        self._definitions = {name: schema[name] for name in _DEFINITIONS if name in schema}
+        self._root = schema
         self._references = references
         self._strict = strict
         self._tags = tags
@@ -118,16 +119,23 @@ class _ParameterWriter:
         return {**(target if isinstance(target, dict) else {}), **schema}
 
     def _json(self, schema: Any) -> str:
-        """Of any JSON where what the schema refers to lies outside of it, and not strict."""
-        whole = {**self._definitions, **schema} if isinstance(schema, dict) else {}
-        grammar = as_grammar(whole, self._strict)
-        if not self._strict and problem_of(f"start: {grammar}"):
-            kinds = sorted(kinds_of(schema, self._references))
-            return as_grammar({"type": kinds}, False) if self._is_foreign(whole) else grammar
-        return grammar
+        if not isinstance(schema, dict):
+            return as_grammar({}, self._strict)
+        if "$ref" in json.dumps(schema):
+            schema = _beneath(schema, self._root)
+        return as_grammar(schema, self._strict)
 
-    def _is_foreign(self, schema: Mapping[str, Any]) -> bool:
-        return "$ref" in json.dumps(schema)
+
+def _beneath(schema: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema by itself, with all that it is a part of as a definition, so that references lead where they led."""
+    identity = root.get("$id")
+    whole, part = copy.deepcopy({name: root[name] for name in root if name != "$id"}), copy.deepcopy(schema)
+    for each in [*subschemas(whole), *subschemas(part)]:
+        if isinstance(each.get("$ref"), str):
+            base, _, place = each["$ref"].partition("#")
+            if base in ("", identity) and (not place or place.startswith("/")):
+                each["$ref"] = f"#/$defs/root{place}"
+    return {**part, "$defs": {"root": whole}}
 
 
 def _options(schema: Mapping[str, Any]) -> list[str]:
