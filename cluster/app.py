@@ -12,6 +12,7 @@ from cluster.cluster_spec import ClusterSpec
 from cluster.config import ServeConfig
 from cluster.kept_secret import kept_secret
 from cluster.model_facts import read_model_facts
+from cluster.sampling_defaults import SamplingDefaults, read_sampling_defaults
 from replica.cache_folders import cache_root
 
 APP_NAME = "warmlane"
@@ -67,6 +68,7 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
         num_ingress=config.num_ingress,
         transport=config.transport,
         drain_seconds=float(config.drain_seconds),
+        sampling_defaults=SamplingDefaults() if config.ignore_generation_config else read_sampling_defaults(model_dir),
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from cluster.api.limits import ApiLimits
 from cluster.api.tenants import ApiKeys
+from cluster.sampling_defaults import SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +17,7 @@ class ClusterSpec:
     api_keys: None lets everybody in. admin_open: whether administration needs no key then. num_ingress: HTTP ingresses.
     transport: how answers come from the replicas (`cluster.transports`, `cluster.direct`).
     front_url: where clients on this machine find the API; known where requests go direct. drain_seconds: how long
-    answers may go on when their process is stopped.
+    answers may go on when their process is stopped. sampling_defaults: for what requests leave out.
     """
 
     served_model_name: str
@@ -35,3 +36,4 @@ class ClusterSpec:
     transport: str = "auto"
     front_url: str | None = None
     drain_seconds: float = 30.0
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)

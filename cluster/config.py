@@ -66,6 +66,9 @@ class ServeConfig:
     deterministic: bool = setting(
         False, "logits the same to the bit whatever the batch, the chunks and the hits (float32 on CPUs)"
     )
+    ignore_generation_config: bool = setting(
+        False, "leave the model's own sampling defaults (generation_config.json) out; they hold for what requests omit"
+    )
     threads_per_replica: int | None = setting(None, "torch threads; default: the cores shared out", low=1, high=1024)
     max_waiting_requests: int = setting(
         _ENGINE["max_waiting_requests"], "requests that may wait in one replica; beyond that 429", low=1

@@ -74,6 +74,10 @@ class ControlTokens:
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         self._plain_ids = self._encode_as_text(longest_first)
 
+    @property
+    def id_of(self) -> Mapping[str, int]:
+        return self._id_of
+
     def _encode_as_text(self, tokens: Iterable[str]) -> dict[str, list[int]]:
         self._tokenizer.encode_special_tokens = True
         plain = {token: self._tokenizer.encode(token, add_special_tokens=False).ids for token in tokens}

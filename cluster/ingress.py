@@ -76,6 +76,7 @@ class Ingress:
             fingerprint=spec.fingerprint,
             max_model_len=spec.max_model_len,
             created=int(time.time()),
+            sampling_defaults=spec.sampling_defaults,
         )
         tokenizer = ChatTokenizer(spec.model_dir)
         reader = PromptReader(tokenizer, spec.max_model_len, self._observe_tokenizing)

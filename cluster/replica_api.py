@@ -32,6 +32,7 @@ def build_replica_api(
         fingerprint=spec.fingerprint,
         max_model_len=spec.max_model_len,
         created=int(time.time()),
+        sampling_defaults=spec.sampling_defaults,
     )
     reader = PromptReader(ChatTokenizer(spec.model_dir), spec.max_model_len, lambda seconds: None)
     generation = GenerationApi(model, reader, lambda request: LocalCall(engine, request), spec.limits, on_failure)

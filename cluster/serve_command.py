@@ -18,6 +18,7 @@ from cluster.free_ports import PortTaken, check_free
 from cluster.gpu_check import check_gpus
 from cluster.memory_check import check_memory, check_one_request_fits
 from cluster.model_store import resolve_model
+from cluster.sampling_defaults import read_sampling_defaults
 from cluster.startup_report import StartupReport
 
 REFUSALS = (ValueError, OSError, ModelUnavailable, RedisUnavailable, PortTaken, ClusterFailed)
@@ -59,13 +60,17 @@ def run(args: argparse.Namespace) -> int:
         config = ServeConfig.load(flags, args.config)
         _check_surroundings(config)
         model_dir = resolve_model(config.model, console)
+        sampling = read_sampling_defaults(model_dir) if not config.ignore_generation_config else None
         check_memory(config, model_dir)
         check_one_request_fits(config, model_dir)
     except KeyboardInterrupt:
         return INTERRUPTED
     except REFUSALS as error:
         return _refuse(error)
-    return _serve(ClusterSupervisor(config, model_dir), StartupReport(config, console))
+    report = StartupReport(config, console)
+    if sampling is not None and str(sampling):
+        report.notice(f"Sampling where a request names none: {sampling} (the model's generation_config.json)")
+    return _serve(ClusterSupervisor(config, model_dir), report)
 
 
 def _check_surroundings(config: ServeConfig) -> None:

@@ -14,7 +14,8 @@ from cluster.chat_seams import find_seams
 from cluster.control_tokens import ControlTokenInText, ControlTokens, map_strings, strings_in
 from cluster.segment_cache import SegmentCache
 from cluster.token_bytes import TokenBytes
-from cluster.tool_prompt import plain_messages
+from cluster.tool_forms.form import ToolForm
+from cluster.tool_forms.template_tools import find_template_tools
 
 Result = TypeVar("Result")
 
@@ -48,15 +49,20 @@ class ChatTokenizer:
         )
         self._token_bytes = TokenBytes(backend)
         self._longest_token = max(len(token.encode()) for token in backend.get_vocab(with_added_tokens=True))
-        template = str(self._tokenizer.chat_template or "")
-        self._template_shows_calls = "tool_calls" in template
-        self._template_takes_tools = "<tool_call>" in template and "tools" in template
+        self._template_tools = find_template_tools(
+            self.render, str(self._tokenizer.chat_template or ""), self._control_tokens.id_of
+        )
         self.vocab_size = _embedding_rows(model_dir) or len(self._tokenizer)
         """Token ids that the model can embed: 0 to vocab_size - 1."""
 
     @property
     def has_chat_template(self) -> bool:
         return bool(self._tokenizer.chat_template)
+
+    @property
+    def tool_form(self) -> ToolForm:
+        """What the model writes its calls in, as far as the chat template tells."""
+        return self._template_tools.form
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of a plain prompt. Control tokens in it are meant: the caller writes the whole format itself."""
@@ -68,15 +74,14 @@ class ChatTokenizer:
         """Ids of the rendered conversation, ready for the assistant's answer. Turns that were tokenised before cost
         next to nothing (`cluster.chat_encoder`).
 
-        tools: functions that the answer may call. A template that knows the format in which calls are read gets them
-        as they are; for the others they are written into the messages (`cluster.tool_prompt`). space: the name space of
+        tools: functions that the answer may call. A template that tells the model of tools gets them as they are; for
+        the others they are written into the messages (`cluster.tool_prompt`). space: the name space of
         the caller's pages; a turn that was tokenised for another one counts as new.
 
         Text such as `<|im_end|>` inside a message stays text (21). Raises PromptError when the template refuses the
         messages, or when there is none.
         """
-        if self._needs_plain_messages(messages, tools):
-            messages, tools = plain_messages(messages, tools), ()
+        messages, tools = self._template_tools.prepared(messages, tools)
         size = sum(len(message["content"]) for message in messages) + 100 * len(tools)
         return await self._run(size, self._encode_chat, messages, tools, space)
 
@@ -113,12 +118,6 @@ class ChatTokenizer:
             with suppress(PromptError):
                 return self.render(messages)
         return ""
-
-    def _needs_plain_messages(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> bool:
-        if tools:
-            return not self._template_takes_tools
-        calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
-        return calls and not self._template_shows_calls
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids

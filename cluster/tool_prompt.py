@@ -1,13 +1,15 @@
-"""Writes tools and their calls into plain messages, for models whose chat template does not know the format we read.
+"""Writes tools and their calls into plain messages, for models whose chat template does not know them.
 
-The format is the one of Hermes and Qwen 2.5: the functions stand in the system message between `<tools>` tags, a call
-is `<tool_call>` around `{"name": ..., "arguments": {...}}`, and a result comes as a user's message between
-`<tool_response>` tags.
+The functions stand in the system message between `<tools>` tags, with what a call looks like. Where the template writes
+no calls either, they are those of Hermes, and a result comes as a user's message between `<tool_response>` tags.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any
+
+from cluster.tool_forms.form import ToolForm
+from cluster.tool_forms.known_forms import HERMES
 
 Message = dict[str, Any]
 
@@ -20,6 +22,8 @@ _INSTRUCTION = (
     "<tool_call></tool_call> XML tags:\n<tool_call>\n"
     '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
 )
+_OTHER_INSTRUCTION = "\n</tools>\n\nTo call a function, write this, with its name and its arguments:\n"
+_EXAMPLE = ("function-name", {"argument-name": "argument-value"})
 
 
 def plain_messages(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[Message]:
@@ -33,8 +37,20 @@ def plain_messages(messages: Sequence[Message], tools: Sequence[dict[str, Any]])
             written.append(_with_calls(message))
         else:
             written.append(message)
-    if tools:
-        _add_tools(written, tools)
+    return with_tools_told(written, tools, HERMES)
+
+
+def with_tools_told(messages: Sequence[Message], tools: Sequence[dict[str, Any]], form: ToolForm) -> list[Message]:
+    """The tools and the form of their calls stand in the system message; calls and results stay as they are."""
+    written = list(messages)
+    if not tools:
+        return written
+    instruction = _INSTRUCTION if form.name == HERMES.name else _OTHER_INSTRUCTION + form.write([_EXAMPLE])
+    text = _INTRODUCTION + "\n".join(_dump(tool) for tool in tools) + instruction
+    if written[0]["role"] == "system":
+        written[0] = {**written[0], "content": f"{written[0]['content']}\n\n{text}"}
+    else:
+        written.insert(0, {"role": "system", "content": text})
     return written
 
 
@@ -59,14 +75,6 @@ def _with_calls(message: Message) -> Message:
         "role": message["role"],
         "content": "\n".join([message["content"], *blocks] if message["content"] else blocks),
     }
-
-
-def _add_tools(written: list[Message], tools: Sequence[dict[str, Any]]) -> None:
-    text = _INTRODUCTION + "\n".join(_dump(tool) for tool in tools) + _INSTRUCTION
-    if written[0]["role"] == "system":
-        written[0] = {**written[0], "content": f"{written[0]['content']}\n\n{text}"}
-    else:
-        written.insert(0, {"role": "system", "content": text})
 
 
 def _dump(value: Any) -> str:

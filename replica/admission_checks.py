@@ -48,6 +48,7 @@ class AdmissionChecks:
         for param, token_ids in (
             ("prompt", message.token_ids),
             ("stop_token_ids", message.sampling.stop_token_ids),
+            ("shown_token_ids", message.sampling.shown_token_ids),
             ("logit_bias", [token_id for token_id, _ in message.sampling.logit_bias]),
         ):
             bad = next((i for i in token_ids if not 0 <= i < self.vocab_size), None)

@@ -30,7 +30,9 @@ class Vocabulary(Protocol):
     @property
     def grammars(self) -> GrammarCompiler: ...
 
-    def text_stream(self, prompt_ids: Sequence[int], stop: Sequence[str]) -> TextStream: ...
+    def text_stream(
+        self, prompt_ids: Sequence[int], stop: Sequence[str], shown_token_ids: Sequence[int] = ()
+    ) -> TextStream: ...
 
 
 class Answers:
@@ -55,7 +57,9 @@ class Answers:
         if message.sampling.grammar is not None:
             matcher = self._vocabulary.grammars.matcher(message.sampling.grammar)
             self._sampler.grammars.begin(message.request_id, matcher)
-        self._streams[message.request_id] = self._vocabulary.text_stream(message.token_ids, message.sampling.stop)
+        self._streams[message.request_id] = self._vocabulary.text_stream(
+            message.token_ids, message.sampling.stop, message.sampling.shown_token_ids
+        )
 
     def forget(self, request_id: str) -> None:
         self._sampler.forget(request_id)

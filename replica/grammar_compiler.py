@@ -8,6 +8,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from replica.errors import RequestRefused
+from replica.grammar_problem import grammar_problem
+from replica.grammar_vocabulary import grammar_vocabulary
 
 _MAX_CACHED = 64
 
@@ -58,19 +60,15 @@ class GrammarCompiler:
 
         matcher = LLMatcher(self._ensure_vocabulary(), grammar, log_level=0)
         if matcher.is_error():
-            message = matcher.get_error().splitlines()[0][:500]
+            message = grammar_problem(matcher.get_error())
             raise RequestRefused(f"the answer's grammar cannot be used: {message}", param="response_format")
         return matcher
 
     def _ensure_vocabulary(self) -> Any:
         if self._vocabulary is None:
-            from llguidance import LLTokenizer
-
             if not self._eos_token_ids:
                 raise RequestRefused(
                     "this model has no end-of-text token, which a bounded answer needs", param="response_format"
                 )
-            self._vocabulary = LLTokenizer(
-                self._tokenizer.to_str(), n_vocab=self._vocab_size, eos_token=self._eos_token_ids
-            )
+            self._vocabulary = grammar_vocabulary(self._tokenizer, self._vocab_size, self._eos_token_ids)
         return self._vocabulary

@@ -24,6 +24,7 @@ class SamplingParams:
     top_logprobs: how many of the likeliest tokens are told with each generated one; `None` tells no logprobs at all.
     prompt_logprobs: the prompt's tokens get theirs too (needs top_logprobs); the cache is not read then (C43).
     grammar: what the answer must match, in llguidance's format; `None` is free text.
+    shown_token_ids: special tokens that are part of the answer's text, as marks of tool calls are; others never are.
     """
 
     max_tokens: int | None = None
@@ -43,6 +44,7 @@ class SamplingParams:
     top_logprobs: int | None = None
     prompt_logprobs: bool = False
     grammar: str | None = None
+    shown_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:

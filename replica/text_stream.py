@@ -11,7 +11,11 @@ from replica.stop_checker import StopChecker
 class TextStream:
     """Detokeniser and stop strings in one: what is sent chunk by chunk equals the text of the whole (A40)."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], stop: Sequence[str]):
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_ids: Sequence[int], stop: Sequence[str], shown_token_ids: Sequence[int] = ()
+    ):
+        """shown_token_ids: special tokens whose names are text here."""
+        self._shown = {token_id: tokenizer.id_to_token(token_id) or "" for token_id in shown_token_ids}
         self._detokenizer = Detokenizer(tokenizer, prompt_ids)
         self._stop = StopChecker(stop)
 
@@ -22,7 +26,10 @@ class TextStream:
 
     def push(self, token_id: int, may_stop: bool = True) -> str:
         """The text that this token made safe to send. may_stop: False where no stop string is to be looked for yet."""
-        text = self._detokenizer.push(token_id)
+        if token_id in self._shown:
+            text = self._detokenizer.flush() + self._shown[token_id]
+        else:
+            text = self._detokenizer.push(token_id)
         return self._stop.push(text) if may_stop else text
 
     def flush(self) -> str:

@@ -19,8 +19,10 @@ class TokenizerVocabulary:
     vocab_size: int
     max_model_len: int
 
-    def text_stream(self, prompt_ids: Sequence[int], stop: Sequence[str]) -> TextStream:
-        return TextStream(self.tokenizer, prompt_ids, stop)
+    def text_stream(
+        self, prompt_ids: Sequence[int], stop: Sequence[str], shown_token_ids: Sequence[int] = ()
+    ) -> TextStream:
+        return TextStream(self.tokenizer, prompt_ids, stop, shown_token_ids)
 
     @cached_property
     def grammars(self) -> GrammarCompiler:

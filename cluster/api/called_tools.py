@@ -2,18 +2,26 @@
 
 import contextlib
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from cluster.api.sampling_fields import invalid
+
+
+def _json_text_or_value(value: Any) -> Any:
+    if value is not None and not isinstance(value, str | dict | list):
+        raise invalid("it must be JSON text or an object")
+    return value
 
 
 class CalledFunction(BaseModel):
-    """arguments: JSON text as the API gives it, or the object itself, which clients of open models send."""
+    """arguments: JSON text as the API gives it, or the value itself, which clients of open models send."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
     name: str
-    arguments: str | dict[str, Any]
+    arguments: Annotated[Any, BeforeValidator(_json_text_or_value)]
 
 
 class CalledTool(BaseModel):
@@ -24,10 +32,14 @@ class CalledTool(BaseModel):
     function: CalledFunction
 
     def for_template(self) -> dict[str, Any]:
-        """Templates expect arguments as an object; what is no JSON stays the text that it is."""
+        """Templates expect arguments as an object. No arguments at all (null, an empty text) are an empty one, as in
+        vLLM and SGLang; what is no JSON stays the text that it is."""
         arguments: Any = self.function.arguments
-        if isinstance(arguments, str):
+        if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+            arguments = {}
+        elif isinstance(arguments, str):
             with contextlib.suppress(ValueError, RecursionError):
                 arguments = json.loads(arguments)
+            arguments = {} if arguments is None else arguments
         function = {"name": self.function.name, "arguments": arguments}
         return {"id": self.id, "type": self.type, "function": function}

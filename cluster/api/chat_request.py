@@ -3,13 +3,15 @@
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
 
 from cluster.api.answer_grammar import json_grammar, tool_grammar
 from cluster.api.called_tools import CalledTool
 from cluster.api.response_format import ResponseFormat
 from cluster.api.sampling_fields import SamplingFields, invalid, missing
 from cluster.api.tools import MAX_TOOLS, Function, Tool, ToolChoice, check_tools, read_tool_choice
+from cluster.tool_forms.form import ToolForm
+from cluster.tool_forms.known_forms import HERMES
 from replica.sampling_params import MAX_TOP_LOGPROBS
 
 
@@ -17,7 +19,7 @@ def _joined_text(value: Any) -> str | None:
     """A string, or text parts joined by newlines as vLLM joins them, or None (20)."""
     if value is None or isinstance(value, str):
         return value
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list):
         raise invalid("content must be a string or a non-empty list of text parts")
     return "\n".join(_part_text(index, part) for index, part in enumerate(value))
 
@@ -45,6 +47,14 @@ class ChatMessage(BaseModel):
     name: Annotated[str | None, Field(validate_default=True)] = None
     tool_calls: list[CalledTool] | None = None
     tool_call_id: Annotated[str | None, Field(validate_default=True)] = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _no_parts_only_where_nothing_need_be_said(cls, value: Any, info: ValidationInfo) -> Any:
+        """`[]` in a turn that only calls, or as the result of a call that gave nothing."""
+        if value == [] and info.data.get("role") not in ("assistant", "tool"):
+            raise invalid("content must be a string or a non-empty list of text parts")
+        return value
 
     @field_validator("content")
     @classmethod
@@ -87,6 +97,7 @@ class ChatCompletionRequest(SamplingFields):
     tool_choice: Annotated[Any, BeforeValidator(read_tool_choice)] = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
+    _tool_form: ToolForm = PrivateAttr(HERMES)
 
     @field_validator("max_completion_tokens")
     @classmethod
@@ -140,7 +151,16 @@ class ChatCompletionRequest(SamplingFields):
             required=choice.mode == "required",
             parallel=self.parallel_tool_calls is not False and not choice.is_one_call,
             otherwise=otherwise,
+            form=self._tool_form,
         )
+
+    def write_calls_as(self, form: ToolForm) -> None:
+        """form: what the served model writes its calls in; to be told before the grammar is asked for."""
+        self._tool_form = form
+
+    @property
+    def shown_token_ids(self) -> tuple[int, ...]:
+        return tuple(self._tool_form.token_ids.values()) if self.usable_tools else ()
 
     @property
     def grammar_field(self) -> str:

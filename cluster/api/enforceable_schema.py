@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from cluster.api.schema_parts import subschemas
+from replica.grammar_problem import grammar_problem
 
 _WRITING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _LIMITS: dict[str, type | tuple[type, ...]] = {
@@ -22,7 +23,13 @@ allows more and forbids nothing that was allowed."""
 
 def as_grammar(schema: dict[str, Any], strict: bool) -> str:
     """The schema in llguidance's Lark dialect; without strict only what can be enforced of it."""
-    return _directive(schema, strict=True) if strict else _enforceable(json.dumps(schema))
+    return _directive(enforceable(schema, strict), strict)
+
+
+def enforceable(schema: dict[str, Any], strict: bool) -> dict[str, Any]:
+    """What of the schema is enforced: with strict, all."""
+    found: dict[str, Any] = schema if strict else json.loads(_enforceable(json.dumps(schema)))
+    return found
 
 
 def problem_of(grammar: str) -> str:
@@ -30,11 +37,7 @@ def problem_of(grammar: str) -> str:
     from llguidance import LLMatcher
 
     message: str = LLMatcher.validate_grammar(grammar)
-    if not message or message.startswith("WARNING"):
-        return ""
-    lines = message.partition("\n   1 | ")[0].splitlines()
-    detail = " ".join(line.strip() for line in lines if line.strip(" ^"))  # without the line of arrows
-    return (detail.partition(": ")[2] or detail)[:500]
+    return "" if message.startswith("WARNING") else grammar_problem(message)
 
 
 def _directive(schema: dict[str, Any], strict: bool) -> str:
@@ -46,7 +49,7 @@ def _enforceable(text: str) -> str:
     """text: the schema's JSON. What is no schema at all, or can never match, stays as it is and is refused later."""
     schema = json.loads(text)
     if not _fails(schema):
-        return _directive(schema, strict=False)
+        return text
     loose = copy.deepcopy(schema)
     for part in list(subschemas(loose)):
         for name in _LIMITS:
@@ -57,7 +60,7 @@ def _enforceable(text: str) -> str:
             break
         for part in list(subschemas(loose)):
             _drop(part, name)
-    return _directive(schema if _fails(loose) else loose, strict=False)
+    return text if _fails(loose) else json.dumps(loose)
 
 
 def _kind(part: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -25,17 +25,22 @@ from cluster.api.request_body import read_json_object, validate
 from cluster.api.request_context import RequestContext, context_of
 from cluster.api.tool_calls import ToolCallParser
 from cluster.api.unsupported_fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, drop_unsupported
+from cluster.sampling_defaults import SamplingDefaults
 from replica.messages import GenerateRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """name: what clients call it. fingerprint: identity of the weights, shown as `system_fingerprint`."""
+    """name: what clients call it. fingerprint: identity of the weights, shown as `system_fingerprint`.
+
+    sampling_defaults: for what requests leave out.
+    """
 
     name: str
     fingerprint: str
     max_model_len: int
     created: int
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     @property
     def system_fingerprint(self) -> str:
@@ -68,7 +73,7 @@ class GenerationApi:
 
         def reader_of(index: int) -> ChoiceReader:
             logprobs = ChatLogprobs(self._reader.tokenizer) if body.logprobs else None
-            tool_calls = ToolCallParser() if body.usable_tools else None
+            tool_calls = self._call_parser(body) if body.usable_tools else None
             return ChoiceReader("", logprobs, tool_calls, tells_of_calls=not body.is_one_forced_call)
 
         return self._response(body, prompts, context, ChatFormat(), reader_of)
@@ -94,6 +99,7 @@ class GenerationApi:
     ) -> tuple[ChatCompletionRequest, list[list[int]]]:
         """The checked body and its one prompt. Raises ApiError."""
         body = validate(ChatCompletionRequest, drop_unsupported(fields, CHAT_NEUTRAL))
+        body.write_calls_as(self._reader.tokenizer.tool_form)
         self._check_common(body, 1)
         if body.usable_tools or body.response_format is not None:
             await check_grammar(lambda: body.grammar, body.grammar_field)
@@ -130,7 +136,7 @@ class GenerationApi:
                     GenerateRequest(
                         request_id=f"{id}-{len(requests)}",
                         token_ids=token_ids,
-                        sampling=body.sampling_params(choice, max_tokens),
+                        sampling=body.sampling_params(choice, max_tokens, self._model.sampling_defaults),
                         arrival_seconds=context.arrival_seconds,
                         extra_keys=context.extra_keys(body.cache_salt),
                         deadline_seconds=context.deadline_seconds,
@@ -139,6 +145,9 @@ class GenerationApi:
                     )
                 )
         return requests
+
+    def _call_parser(self, body: ChatCompletionRequest) -> ToolCallParser:
+        return ToolCallParser(self._reader.tokenizer.tool_form, [tool.function for tool in body.usable_tools])
 
     def _check_common(self, body: ChatCompletionRequest | CompletionRequest, num_prompts: int) -> None:
         if body.model != self._model.name:

@@ -25,8 +25,9 @@ class TokenizeRequest(BaseModel):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
-    add_special_tokens: bool = True
-    return_token_strs: bool = False
+    add_special_tokens: bool | None = None
+    """Default: true."""
+    return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(BaseModel):
@@ -64,8 +65,8 @@ class ModelApi:
             space = None if tenant is None else tenant.cache_salt(None)
             ids = await self._reader.encode_chat(body.messages, space=space)
         else:
-            ids = await self._reader.encode(body.prompt or "", body.add_special_tokens)
-        return await asyncio.to_thread(self._tokens_response, ids, body.return_token_strs)
+            ids = await self._reader.encode(body.prompt or "", body.add_special_tokens is not False)
+        return await asyncio.to_thread(self._tokens_response, ids, bool(body.return_token_strs))
 
     async def detokenize(self, request: Request) -> Response:
         fields = await read_json_object(request, self._limits.max_body_bytes)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from cluster.api.chat_request import ChatMessage
 from cluster.api.errors import ApiError, bad_request, context_length_exceeded
 from cluster.api.tools import Tool
+from cluster.tool_forms.form import ToolForm
 
 
 class Tokenizer(Protocol):
@@ -15,6 +16,8 @@ class Tokenizer(Protocol):
 
     vocab_size: int
 
+    @property
+    def tool_form(self) -> ToolForm: ...
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
     async def encode_chat(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), space: str | None = None

@@ -1,11 +1,18 @@
 """`response_format`: free text, any JSON object, or what a schema says."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from cluster.api.sampling_fields import invalid
+from cluster.api.sampling_fields import invalid, missing
+from cluster.api.schema_nulls import without_nulls
 from cluster.api.schema_references import check_references
+
+
+def _not_null(value: Any) -> Any:
+    if value is None:
+        raise missing()
+    return value
 
 
 class JsonSchemaFormat(BaseModel):
@@ -15,12 +22,13 @@ class JsonSchemaFormat(BaseModel):
 
     name: str | None = Field(default=None, pattern=r"^[a-zA-Z0-9_-]{1,64}$")
     description: str | None = None
-    json_schema: dict[str, Any] = Field(alias="schema")
+    json_schema: Annotated[dict[str, Any], BeforeValidator(_not_null)] = Field(alias="schema")
     strict: bool | None = None
 
     @field_validator("json_schema")
     @classmethod
     def _something_can_match(cls, value: dict[str, Any]) -> dict[str, Any]:
+        value = without_nulls(value)
         check_references(value)
         return value
 

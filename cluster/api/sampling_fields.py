@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from cluster.sampling_defaults import SamplingDefaults
 from replica.sampling_params import MAX_STOP_STRINGS, MIN_REPETITION_PENALTY, SamplingParams
 
 MAX_BIASES = 1024
@@ -122,27 +123,38 @@ class SamplingFields(BaseModel):
         """What the answer must match, in llguidance's format; None is free text."""
         return None
 
-    def sampling_params(self, choice: int, max_tokens: int) -> SamplingParams:
-        """choice: 0 to n - 1. A given seed is shifted by it, or all n choices would be one text (35)."""
+    @property
+    def shown_token_ids(self) -> tuple[int, ...]:
+        """Special tokens that are part of the answer's text."""
+        return ()
+
+    def sampling_params(self, choice: int, max_tokens: int, defaults: SamplingDefaults) -> SamplingParams:
+        """choice: 0 to n - 1. A given seed is shifted by it, or all n choices would be one text (35).
+
+        defaults: the model's, for what is not given.
+        """
         seed = self.seed
         if seed is not None and choice:
             seed = (seed + choice + 2**63) % 2**64 - 2**63
         return SamplingParams(
             max_tokens=max_tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            top_k=max(0, self.top_k or 0),
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_p=defaults.top_p if self.top_p is None else self.top_p,
+            top_k=defaults.top_k if self.top_k is None else max(0, self.top_k),
             seed=seed,
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
-            min_p=self.min_p or 0.0,
+            min_p=defaults.min_p if self.min_p is None else self.min_p,
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            repetition_penalty=(
+                defaults.repetition_penalty if self.repetition_penalty is None else self.repetition_penalty
+            ),
             logit_bias=self.logit_bias,
             min_tokens=self.min_tokens or 0,
             top_logprobs=self.num_top_logprobs,
             prompt_logprobs=self.wants_prompt_logprobs,
             grammar=self.grammar,
+            shown_token_ids=self.shown_token_ids,
         )

@@ -9,7 +9,7 @@ _OF_ONE = (
     "unevaluatedItems", "unevaluatedProperties",
 )  # fmt: skip
 _OF_LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
-_OF_MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+MAPS_OF_SCHEMAS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 
 
 def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
@@ -24,7 +24,7 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
         for name in _OF_LISTS:
             if isinstance(part.get(name), list):
                 waiting += part[name]
-        for name in _OF_MAPS:
+        for name in MAPS_OF_SCHEMAS:
             if isinstance(part.get(name), dict):
                 waiting += part[name].values()
 

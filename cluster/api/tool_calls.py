@@ -1,14 +1,17 @@
-"""Finds tool calls in an answer's text: `<tool_call>` around `{"name": ..., "arguments": {...}}`."""
+"""Finds tool calls in an answer's text, in the form that the model writes (`cluster.tool_forms`)."""
 
-import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import lru_cache
 
-OPENING, CLOSING = "<tool_call>", "</tool_call>"
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
+from cluster.api.argument_readers import ArgumentReader, argument_reader
+from cluster.api.call_openings import call_opening
+from cluster.api.tools import Function
+from cluster.tool_forms.form import ToolForm
+from cluster.tool_forms.known_forms import HERMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,29 @@ class _State(Enum):
     HEAD = auto()
     ARGUMENTS = auto()
     TAIL = auto()
+    BETWEEN = auto()
 
 
 class ToolCallParser:
     """Gives the same whether the text comes whole or in pieces. A call that ends before its arguments begin is neither
     a call nor content: no client could use it."""
 
-    def __init__(self, new_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(12)}"):
-        self._new_id = new_id
+    def __init__(
+        self,
+        form: ToolForm = HERMES,
+        functions: Sequence[Function] = (),
+        new_id: Callable[[int | None], str] | None = None,
+    ):
+        """functions: what may be called; without them, any name. new_id: makes an id of so many characters."""
+        self._form = form
+        self._new_id = new_id or _random_id
+        self._parameters = {function.name: function.parameters for function in functions}
+        self._opening = call_opening(form, list(self._parameters))
+        self._patterns = _patterns(form, tuple(self._parameters))
+        self._head = self._patterns.first_head
+        self._arguments_of: ArgumentReader | None = None
         self._state = _State.CONTENT
         self._buffer = ""
-        self._depth = 0
-        self._in_string = self._escaped = False
         self.num_calls = 0
 
     def feed(self, text: str, final: bool = False, is_cut: bool = False) -> ParsedText:
@@ -60,9 +74,10 @@ class ToolCallParser:
         parsed = ParsedText()
         step = {
             _State.CONTENT: self._content,
-            _State.HEAD: self._head,
+            _State.HEAD: self._read_head,
             _State.ARGUMENTS: self._arguments,
             _State.TAIL: self._tail,
+            _State.BETWEEN: self._between,
         }
         while step[self._state](parsed):
             pass
@@ -71,76 +86,88 @@ class ToolCallParser:
         return parsed
 
     def _content(self, parsed: ParsedText) -> bool:
-        before, opening, after = self._buffer.partition(OPENING)
-        if opening:
-            parsed.content += before.rstrip()
-            self._buffer, self._state = after, _State.HEAD
-            return True
-        end = len(before) - _num_held(before)
-        end = _start_of_blanks(before[:end])  # blanks before a call are no content
-        parsed.content += before[:end]
-        self._buffer = before[end:]
-        return False
+        length, is_call = self._opening.find(self._buffer, self.num_calls)
+        before = self._buffer[:length].rstrip()  # blanks before a call are no content
+        parsed.content += before
+        self._buffer = self._buffer[length if is_call else len(before) :]
+        if is_call:
+            self._state, self._head = _State.HEAD, self._patterns.first_head
+        return is_call
 
-    def _head(self, parsed: ParsedText) -> bool:
-        head = _HEAD.match(self._buffer)
+    def _read_head(self, parsed: ParsedText) -> bool:
+        head = self._head.match(self._buffer)
         if head is None:
             return False
-        parsed.add_call(ToolCallDelta(self.num_calls, "", self._new_id(), json.loads(head[1])))
+        parsed.add_call(ToolCallDelta(self.num_calls, "", self._new_id(self._form.id_characters), head[1]))
         self._buffer, self._state = self._buffer[head.end() :], _State.ARGUMENTS
-        self._depth, self._in_string, self._escaped = 0, False, False
+        self._arguments_of = argument_reader(self._form, self._parameters.get(head[1]))
         return True
 
     def _arguments(self, parsed: ParsedText) -> bool:
-        end = self._end_of_object()
-        text = self._buffer if end is None else self._buffer[:end]
-        self._buffer = self._buffer[len(text) :]
-        if text:
-            parsed.add_call(ToolCallDelta(self.num_calls, text))
-        if end is None:
-            return False
-        self.num_calls += 1
-        self._state = _State.TAIL
-        return True
-
-    def _end_of_object(self) -> int | None:
-        """Where the object that the arguments are ends in the buffer; None where it goes on."""
-        for position, letter in enumerate(self._buffer):
-            if self._escaped:
-                self._escaped = False
-            elif self._in_string:
-                self._escaped, self._in_string = letter == "\\", letter != '"'
-            elif letter == '"':
-                self._in_string = True
-            elif letter in "{[":
-                self._depth += 1
-            elif letter in "}]":
-                self._depth -= 1
-                if self._depth == 0:
-                    return position + 1
-        return None
+        assert self._arguments_of is not None
+        piece, self._buffer, is_last = self._arguments_of.read(self._buffer)
+        if piece:
+            parsed.add_call(ToolCallDelta(self.num_calls, piece))
+        if is_last:
+            self.num_calls += 1
+            self._state = _State.TAIL
+        return is_last
 
     def _tail(self, parsed: ParsedText) -> bool:
-        _, closing, after = self._buffer.partition(CLOSING)
-        if closing:
-            self._buffer, self._state = after, _State.CONTENT
-        return bool(closing)
+        tail = self._patterns.tail.search(self._buffer)
+        if tail is None:
+            return False
+        self._buffer = self._buffer[tail.end() :]
+        self._state = _State.BETWEEN if self._form.before_all else _State.CONTENT
+        return True
+
+    def _between(self, parsed: ParsedText) -> bool:
+        """Inside of what holds all calls together: either it ends, or the next one begins."""
+        text = self._buffer.lstrip()
+        if text.startswith(self._form.after_all):
+            self._buffer, self._state = text[len(self._form.after_all) :], _State.CONTENT
+            return True
+        if self._patterns.next_head.match(self._buffer) is None:
+            return False
+        self._state, self._head = _State.HEAD, self._patterns.next_head
+        return True
 
     def _end(self, parsed: ParsedText, is_cut: bool) -> None:
         if self._state is _State.CONTENT:
-            held = _num_held(self._buffer) if is_cut else 0
+            held = self._opening.num_held(self._buffer, self.num_calls) if is_cut else 0
             text = self._buffer[: len(self._buffer) - held]
             parsed.content += text.rstrip() if self.num_calls or held else text
         self._buffer = ""
 
 
-def _num_held(text: str) -> int:
-    """How many characters at the end may be the beginning of a call."""
-    for length in range(min(len(text), len(OPENING) - 1), 0, -1):
-        if OPENING.startswith(text[-length:]):
-            return length
-    return 0
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """first_head: from where a call begins to its arguments; the name is the first group. next_head: of a later one
+    within the same calls. tail: what ends a call."""
+
+    first_head: re.Pattern[str]
+    next_head: re.Pattern[str]
+    tail: re.Pattern[str]
 
 
-def _start_of_blanks(text: str) -> int:
-    return len(text.rstrip())
+@lru_cache(maxsize=256)
+def _patterns(form: ToolForm, names: tuple[str, ...]) -> _Patterns:
+    name = "|".join(map(re.escape, names)) or r"[\w.-]+"
+    end = re.escape(form.after_arguments.strip())
+    begin_of_arguments = r"\{" if form.tags is None else f"{re.escape(form.tags.before_key)}|{end}"
+    rest = rf"\s*({name}){loose(form.before_arguments)}\s*(?={begin_of_arguments})"
+    lead = "" if form.trigger else rf"\s*(?:{loose(form.lead)}|{loose(form.between)})?\s*"
+    return _Patterns(
+        first_head=re.compile(lead + loose(form.before_all + form.before_name) + rest),
+        next_head=re.compile(loose(form.between + form.before_name) + rest),
+        tail=re.compile(loose(form.after_arguments)),
+    )
+
+
+def loose(text: str) -> str:
+    """A pattern of the text with any blanks where it has some."""
+    return re.sub(r"(?:\\?\s)+", lambda _: r"\s*", re.escape(text))
+
+
+def _random_id(num_characters: int | None) -> str:
+    return f"call_{secrets.token_hex(12)}" if num_characters is None else secrets.token_hex(32)[:num_characters]

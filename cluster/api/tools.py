@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cluster.api.sampling_fields import invalid
+from cluster.api.schema_nulls import without_nulls
 from cluster.api.schema_references import check_references
 
 MAX_TOOLS = 128
@@ -29,6 +30,9 @@ class Function(BaseModel):
     @field_validator("parameters")
     @classmethod
     def _something_can_match(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        value = without_nulls(value)
         check_references(value)
         return value
 

@@ -134,6 +134,16 @@ def test_memory_that_does_not_suffice_is_refused_with_the_numbers(model: Path) -
     check_memory(ServeConfig(gpus_per_replica=1, kv_memory=GIB), model, available_bytes=GIB)
 
 
+def test_sampling_defaults_that_no_request_may_have_are_refused_before_anything_starts(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "generation_config.json").write_text('{"temperature": 3}')
+    code, error = serve(capsys, "--model", str(model), "--kv-memory", "64MiB", "--replicas", "1")
+    assert code == 1
+    assert "temperature in" in error
+    assert "--ignore-generation-config" in error
+
+
 def test_facts_of_a_model_folder(model: Path) -> None:
     facts = read_model_facts(model)
     assert (facts.window, facts.dtype, facts.weight_bytes) == (512, "bfloat16", 400_000_000)

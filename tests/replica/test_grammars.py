@@ -4,13 +4,17 @@ import json
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
+from tokenizers import AddedToken, Tokenizer
 
 from replica.async_engine import AsyncEngine
 from replica.engine import Engine
 from replica.errors import RequestRefused
+from replica.grammar_compiler import GrammarCompiler
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from replica.sampling_params import SamplingParams
-from tests.replica.tiny_models import EOS_ID, greedy, random_prompt, run, tiny_engine
+from replica.text_stream import TextStream
+from tests.replica.tiny_models import EOS_ID, byte_tokenizer, greedy, random_prompt, run, tiny_engine
 
 SCHEMA = {
     "type": "object",
@@ -119,3 +123,52 @@ async def test_the_asynchronous_engine_refuses_a_bad_grammar_before_the_first_ch
         assert "".join(texts) == "ok"
     finally:
         engine.close()
+
+
+def tagged_tokenizer() -> Tokenizer:
+    """Qwen's `<tool_call>` and `<think>` are added tokens that are no special ones."""
+    tokenizer = Tokenizer.from_str(byte_tokenizer().to_str())
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in ("<tool_call>", "<think>")])
+    tokenizer.add_special_tokens([AddedToken("[CALL]", special=True, normalized=False)])
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "is_allowed"),
+    [
+        ("start: /(.|\\n)*/", "so <think>it</think> is", True),
+        ('start: "<tool_call>x"', "<tool_call>x", True),
+        ('lead[lazy]: TEXT "<tool_call>"\nTEXT: /(.|\\n)*/\nstart: lead "x"', "a <tool_call>x", True),
+        ("start: /(.|\\n)*/", "a [CALL]", False),
+        ("start: /(.|\\n)*/", "a <|user|>", False),
+        ("start: TEXT <[262]>\nTEXT: /(.|\\n)*/", "a [CALL]", True),
+    ],
+)
+def test_added_tokens_are_text_unless_they_are_special(grammar: str, text: str, is_allowed: bool) -> None:
+    tokenizer = tagged_tokenizer()
+    assert tokenizer.token_to_id("[CALL]") == 262
+    matcher: LLMatcher = GrammarCompiler(tokenizer, tokenizer.get_vocab_size(), [EOS_ID]).matcher(grammar)
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert len(ids) < len(text)  # the tags are one token each
+    assert (matcher.validate_tokens(ids) == len(ids)) is is_allowed
+
+
+def test_special_tokens_are_text_only_where_they_are_asked_for() -> None:
+    tokenizer = tagged_tokenizer()
+    ids = tokenizer.encode("é[CALL]é<|user|>!", add_special_tokens=False).ids
+    for shown, text in (((), "éé!"), ((262,), "é[CALL]é!")):
+        stream = TextStream(tokenizer, [], [], shown)
+        assert "".join(stream.push(id) for id in ids) + stream.flush() == text
+    stream = TextStream(tokenizer, [], [], (262,))
+    cut = [ids[0], 262, *ids[:2]]  # half a character before the mark
+    assert "".join(stream.push(id) for id in cut) + stream.flush() == "\ufffd[CALL]é"
+
+
+def test_a_refusal_does_not_quote_the_grammar() -> None:
+    engine = tiny_engine(eos_token_ids=[EOS_ID])
+    bad = f"start: secret\nsecret: %json {json.dumps({'type': 'strng'})}"
+    with pytest.raises(RequestRefused) as refusal:
+        engine.prepare(request("bad", [1, 2], grammar=bad))
+    assert "strng" in refusal.value.message
+    for inner in ("secret", "%json", " | ", "at 2("):
+        assert inner not in refusal.value.message

@@ -15,7 +15,7 @@ ARGUMENTS = '{"a": "}\\"{", "b": [1, {"c": 2}]}'
 
 def parser() -> ToolCallParser:
     ids = itertools.count(1)
-    return ToolCallParser(lambda: f"call_{next(ids)}")
+    return ToolCallParser(new_id=lambda length: f"call_{next(ids)}")
 
 
 def parsed(*pieces: str, is_cut: bool = False) -> ParsedText:

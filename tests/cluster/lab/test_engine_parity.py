@@ -41,7 +41,9 @@ class Words:
     vocab_size = 2**31
     max_model_len = 10_000
 
-    def text_stream(self, prompt_ids: Sequence[int], stop: Sequence[str]) -> Silent:
+    def text_stream(
+        self, prompt_ids: Sequence[int], stop: Sequence[str], shown_token_ids: Sequence[int] = ()
+    ) -> Silent:
         return Silent()
 
 
