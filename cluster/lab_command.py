@@ -21,6 +21,7 @@ from cluster.lab.simulated_router import PolicyFailed
 from cluster.lab.trace import TextTokenizer, Trace
 from cluster.lab.trace_files import BUNDLED, SYNTHETIC, load_trace
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
+from cluster.paths import expanded
 from replica.engine_config import EngineConfig
 from router.policies.registry import POLICIES, make_policy
 
@@ -100,7 +101,7 @@ def _compare(args: argparse.Namespace) -> int:
     seeds = _seeds(args.seeds)
     if args.think_seconds is not None and args.concurrency is None:
         raise ValueError("--think-seconds is a pause of the users of --concurrency: give both, or neither")
-    read = {"--trace": Path(args.trace).expanduser(), "--cost-model": args.cost_model}
+    read = {"--trace": expanded(args.trace), "--cost-model": args.cost_model}
     check_outputs({"--json": args.json, "--html": args.html}, read)
     if args.html:
         from cluster.lab.comparison_page import comparison_page  # takes a second to import, and may be missing

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.default_model import DEFAULT_MODEL, DefaultModel, ModelUnavailable
+from cluster.paths import expanded
 from replica.cache_folders import cache_folders, cache_root, usable
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -18,7 +19,10 @@ def resolve_model(name_or_path: str = DEFAULT_MODEL, console: Console | None = N
     name_or_path: the default model's name, a local folder, or a hub id (owner/name).
     Raises ModelUnavailable. Safe to call from several processes at once, and to interrupt at any time.
     """
-    folder = Path(name_or_path).expanduser()
+    try:
+        folder = expanded(name_or_path)
+    except ValueError as error:
+        raise ModelUnavailable(f"model {error}") from error
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelUnavailable(f"{folder} holds no config.json, so it is no transformers model folder")

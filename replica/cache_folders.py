@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -32,9 +33,13 @@ def usable(folder: Path) -> bool:
     """Makes the folder where it is missing. False where it cannot be made or written to, and where others may write to
     it: what lies there is run."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        status = folder.stat()
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat() if folder.parent == Path(tempfile.gettempdir()) else folder.stat()
     except OSError:
+        return False
+    if not stat.S_ISDIR(status.st_mode):  # in the temporary folder anybody may have put a link in its place
         return False
     private = status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o002
     return private and os.access(folder, os.W_OK | os.X_OK)

@@ -56,9 +56,10 @@ class PagedProbe:
 
     def verify(self, forward: Forward) -> None:
         """Raises UnsupportedModel where the logits over pages are others than the model's own."""
-        difference = max(
-            (own - paged).abs().max().item() for own, paged in zip(self._reference, self._compute(forward), strict=True)
-        )
+        differences = [
+            (own - paged).abs().max() for own, paged in zip(self._reference, self._compute(forward), strict=True)
+        ]
+        difference = torch.stack(differences).max().item()  # Python's own max would drop a NaN that is not the first
         bound = _TOLERANCE[self._dtype] * max(1.0, *(own.std().item() for own in self._reference if own.numel() > 1))
         if not difference <= bound:
             raise UnsupportedModel(

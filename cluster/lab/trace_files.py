@@ -11,6 +11,7 @@ from cluster.lab.trace_conversations import read_conversations
 from cluster.lab.trace_lines import json_rows
 from cluster.lab.trace_questions import read_questions
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
+from cluster.paths import expanded
 
 DATA_DIR = Path(__file__).parent / "data" / "traces"
 SYNTHETIC = {"synthetic": 0.0, "synthetic-hot": 0.5}
@@ -54,7 +55,7 @@ def load_trace(
     if name_or_path in SYNTHETIC:
         _refuse_blocks(block_tokens, name_or_path)
         return SyntheticPrefixes(hot_share=SYNTHETIC[name_or_path]).trace(seed, num_requests)
-    path = DATA_DIR / BUNDLED[name_or_path] if name_or_path in BUNDLED else Path(name_or_path).expanduser()
+    path = DATA_DIR / BUNDLED[name_or_path] if name_or_path in BUNDLED else expanded(name_or_path)
     if not path.is_file():
         names = ", ".join([*SYNTHETIC, *BUNDLED])
         raise ValueError(f"trace {name_or_path!r} is no file and none of: {names}")

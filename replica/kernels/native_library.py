@@ -12,9 +12,11 @@ import itertools
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -38,41 +40,55 @@ def load_native() -> ctypes.CDLL:
     if os.environ.get("WARMLANE_NATIVE_KERNELS", "1") == "0":
         raise NativeUnavailable("WARMLANE_NATIVE_KERNELS is 0")
     compilers = _compilers()
-    if not compilers:
-        raise NativeUnavailable("there is no C compiler (cc, gcc or clang) on PATH")
     sources = Path(str(resources.files("replica.kernels") / "csrc"))
     failures = []
     for compiler in compilers:
-        name = f"kernels-{_identity(sources, compiler)}.so"
-        for folder in (folder / "native" for folder in cache_folders() if usable(folder)):
+        try:
+            name = f"kernels-{_identity(sources, compiler)}.so"
+        except (OSError, subprocess.TimeoutExpired) as error:  # a file that is no program
+            failures.append(f"{compiler[0]} does not run: {error}")
+            continue
+        targets = [folder / "native" / name for folder in cache_folders() if usable(folder)]
+        if (library := _found(targets)) is not None:
+            return library
+        for target in targets:
             try:
-                return _loaded(compiler, sources, folder / name)
+                _compile(compiler, sources, target)
+                return _declared(target)
             except NativeUnavailable as error:
                 failures.append(str(error))
             except OSError as error:  # a full disk, a folder without the right to run what lies there
-                failures.append(f"{folder}: {error}")
+                failures.append(f"{target.parent}: {error}")
     raise NativeUnavailable("; ".join(dict.fromkeys(failures)) or f"none of {cache_folders()} can be written to")
 
 
-def _compilers() -> list[str]:
-    """$CC alone where it is set, else all that are there."""
-    given = os.environ.get("CC")
-    found = (shutil.which(name) for name in ((given,) if given else ("cc", "gcc", "clang")))
-    return list({os.path.realpath(path): path for path in found if path is not None}.values())
+def _compilers() -> list[list[str]]:
+    """Commands to compile with: $CC alone where it is set ("ccache gcc" too), else all that are there.
 
-
-def _loaded(compiler: str, sources: Path, target: Path) -> ctypes.CDLL:
-    """Loads what an earlier process compiled; compiles where there is nothing, or what is there does not load.
-
-    Raises NativeUnavailable or OSError.
+    Raises NativeUnavailable where there is none.
     """
-    if target.exists():
+    given = shlex.split(os.environ.get("CC", ""))
+    if given:
+        path = shutil.which(given[0])
+        if path is None:
+            raise NativeUnavailable(f"there is no C compiler {given[0]}, which CC names")
+        return [[path, *given[1:]]]
+    found = (shutil.which(name) for name in ("cc", "gcc", "clang"))
+    compilers = {os.path.realpath(path): [path] for path in found if path is not None}
+    if not compilers:
+        raise NativeUnavailable("there is no C compiler (cc, gcc or clang) on PATH")
+    return list(compilers.values())
+
+
+def _found(targets: Sequence[Path]) -> ctypes.CDLL | None:
+    """What an earlier process compiled, from the first folder where it loads."""
+    for target in targets:
         try:
-            return _declared(target)
+            if target.exists():
+                return _declared(target)
         except (OSError, AttributeError) as error:
-            logger.warning("%s is compiled again: %s", target, error)
-    _compile(compiler, sources, target)
-    return _declared(target)
+            logger.warning("%s is not used: %s", target, error)
+    return None
 
 
 def _declared(target: Path) -> ctypes.CDLL:
@@ -105,13 +121,14 @@ def native_unavailable_because() -> str | None:
     return None
 
 
-def _identity(sources: Path, compiler: str) -> str:
+def _identity(sources: Path, compiler: list[str]) -> str:
     """Hash of all that decides what the compiler would write."""
     digest = hashlib.blake2b(digest_size=10)
     for path in sorted(sources.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout
-    for part in (" ".join(_FLAGS).encode(), version, _cpu_features().encode()):
+    command = [*compiler, "--version"]
+    version = subprocess.run(command, capture_output=True, timeout=_COMPILE_SECONDS, check=False).stdout
+    for part in (" ".join([*compiler[1:], *_FLAGS]).encode(), version, _cpu_features().encode()):
         digest.update(b"\0" + part)
     return digest.hexdigest()
 
@@ -127,7 +144,7 @@ def _cpu_features() -> str:
     return platform.machine() + "\n".join(found.values())
 
 
-def _compile(compiler: str, sources: Path, target: Path) -> None:
+def _compile(compiler: list[str], sources: Path, target: Path) -> None:
     """Writes beside the target and renames, so that of several processes that start at once none loads half a file.
 
     Raises NativeUnavailable or OSError.
@@ -135,12 +152,12 @@ def _compile(compiler: str, sources: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         output = Path(folder) / target.name
-        command = [compiler, *_FLAGS, *(str(sources / name) for name in _SOURCES), "-o", str(output), "-lm"]
+        command = [*compiler, *_FLAGS, *(str(sources / name) for name in _SOURCES), "-o", str(output), "-lm"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
         except subprocess.TimeoutExpired as error:
-            raise NativeUnavailable(f"{compiler} took more than {_COMPILE_SECONDS} s") from error
+            raise NativeUnavailable(f"{compiler[0]} took more than {_COMPILE_SECONDS} s") from error
         if done.returncode:
-            raise NativeUnavailable(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['no output'])[0]}")
+            raise NativeUnavailable(f"{compiler[0]} failed: {(done.stderr.strip().splitlines() or ['no output'])[0]}")
         os.replace(output, target)
     logger.info("compiled the native kernels into %s", target)

@@ -37,6 +37,11 @@ def test_what_is_neither_folder_nor_hub_id_is_refused(cache: Path, name: str) ->
         resolve_model(name)
 
 
+def test_a_home_folder_that_nobody_knows_is_a_refusal() -> None:
+    with pytest.raises(ModelUnavailable, match="model '~nobody-here/model'"):
+        resolve_model("~nobody-here/model")
+
+
 def test_a_hub_that_cannot_be_reached_is_said_with_the_way_out(cache: Path) -> None:
     code = "from cluster.cli import main; import sys; sys.exit(main(['model', 'fetch', 'owner/model']))"
     env = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HUB_DISABLE_TELEMETRY": "1"}

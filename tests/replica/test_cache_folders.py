@@ -44,6 +44,19 @@ def test_a_folder_that_cannot_be_made_is_passed_over(monkeypatch: pytest.MonkeyP
     assert cache_root().parent == temporary
 
 
+def test_a_link_in_the_temporary_folder_is_not_followed(temporary: Path, tmp_path: Path) -> None:
+    """Anybody may put one there, and choose where what is run comes from."""
+    (tmp_path / "elsewhere").mkdir()
+    (temporary / "warmlane-0").symlink_to(tmp_path / "elsewhere")
+    assert not usable(temporary / "warmlane-0")
+    assert usable(tmp_path / "elsewhere")
+
+
+def test_a_folder_that_is_made_is_private(tmp_path: Path) -> None:
+    assert usable(tmp_path / "a" / "warmlane")
+    assert (tmp_path / "a" / "warmlane").stat().st_mode & 0o777 == 0o700
+
+
 def test_what_others_may_write_to_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "warmlane"
     assert usable(folder)

@@ -173,6 +173,7 @@ def test_weights_that_read_different_inputs_do_not_pack() -> None:
 def fresh_load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """`load_native` as in a new process with an empty cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     load_native.cache_clear()
     yield monkeypatch
     monkeypatch.undo()
@@ -214,6 +215,46 @@ def test_a_broken_compiler_is_named(fresh_load: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @native
+def test_a_compiler_that_is_no_program_is_named(fresh_load: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Starting it raises, which is no reason not to serve."""
+    compiler = tmp_path / "cc"
+    compiler.write_bytes(b"\x7fELF and nothing else")
+    compiler.chmod(0o755)
+    fresh_load.setenv("CC", str(compiler))
+    assert f"{compiler} does not run" in (native_unavailable_because() or "")
+
+
+def test_cc_that_is_not_there_is_named(fresh_load: pytest.MonkeyPatch) -> None:
+    fresh_load.setenv("CC", "x86_64-nowhere-cc -m64")
+    with pytest.raises(NativeUnavailable, match="no C compiler x86_64-nowhere-cc, which CC names"):
+        load_native()
+
+
+@native
+def test_cc_may_hold_arguments(fresh_load: pytest.MonkeyPatch) -> None:
+    """As for a compiler behind ccache."""
+    fresh_load.setenv("CC", "env cc -g0")
+    load_native()
+
+
+@native
+def test_a_library_that_is_there_already_is_taken_before_one_is_compiled(
+    fresh_load: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What lies in a folder of a disk mounted noexec never loads: it must not be compiled at each start."""
+    fresh_load.setenv("HOME", str(tmp_path / "home"))
+    load_native()
+    (compiled,) = (tmp_path / "warmlane" / "native").iterdir()
+    other = tmp_path / "home" / ".cache" / "warmlane" / "native"
+    other.mkdir(parents=True)
+    shutil.copy(compiled, other)
+    compiled.unlink()  # a file of its own: this process has the other one mapped
+    compiled.write_bytes(b"")
+    load_native.cache_clear()
+    fresh_load.setattr(native_library, "_compile", lambda *args: pytest.fail("compiled again"))
+    load_native()
+
+
 def test_a_folder_that_does_not_do_is_replaced_by_the_next(fresh_load: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A file is in the way in the first folder; the library goes into the home's."""
     fresh_load.setenv("HOME", str(tmp_path / "home"))
@@ -237,11 +278,11 @@ def in_a_process_of_its_own(code: str, **environment: str) -> None:
 @pytest.mark.parametrize("content", [b"", b"no library"])
 def test_a_broken_library_is_compiled_again(tmp_path: Path, content: bytes) -> None:
     load = "from replica.kernels.native_library import load_native; load_native()"
-    in_a_process_of_its_own(load, XDG_CACHE_HOME=str(tmp_path))
+    in_a_process_of_its_own(load, XDG_CACHE_HOME=str(tmp_path), HOME=str(tmp_path))
     (compiled,) = (tmp_path / "warmlane" / "native").iterdir()
     size = compiled.stat().st_size
     compiled.write_bytes(content)
-    in_a_process_of_its_own(load, XDG_CACHE_HOME=str(tmp_path))
+    in_a_process_of_its_own(load, XDG_CACHE_HOME=str(tmp_path), HOME=str(tmp_path))
     assert compiled.stat().st_size == size
 
 

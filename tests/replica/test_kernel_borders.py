@@ -31,8 +31,8 @@ pytestmark = pytest.mark.skipif(
 )
 WINDOW = 700
 """Of the models here: beyond twice the largest border of keys."""
-NO_BORDER = {"SPINS"}
-"""Constants by which no work is cut."""
+NO_BORDER = {"SPINS", "INLINE"}
+"""What the sources define and no work is cut by."""
 CONSTANTS = kernel_constants() if native_unavailable_because() is None else {"keys": {}, "rows": {}, "columns": {}}
 KEYS, ROWS, COLUMNS = (sorted(set(CONSTANTS[of].values())) for of in ("keys", "rows", "columns"))
 
@@ -41,9 +41,9 @@ def test_the_library_tells_every_constant_of_its_sources() -> None:
     """So a constant that is added later is crossed too, or this fails."""
     defined = set()
     for path in (resources.files("replica.kernels") / "csrc").iterdir():
-        for name, value in re.findall(r"^ *#define (\w+) +(.+)$", path.read_text(), re.MULTILINE):
-            if re.match(r"\(?\d", value):
-                defined.add(name)
+        source = path.read_text()
+        defined |= set(re.findall(r"^ *# *define (\w+) +\S", source, re.MULTILINE))
+        defined |= set(re.findall(r"^ *static const \w+ (\w+) =", source, re.MULTILINE))
     assert defined - NO_BORDER == {name for of in CONSTANTS.values() for name in of}
     assert set(CONSTANTS) == {"keys", "rows", "columns", "floats"}
 
@@ -67,6 +67,21 @@ def test_the_probe_crosses_each_border_of_keys_and_the_small_ones_of_rows() -> N
     for spans, kept in zip(probe._spans, probe._kept, strict=True):
         assert {end - 1 for _, end in spans} | {start for start, _ in spans} <= set(kept)
     assert 2 * max(KEYS) < MAX_PROBE_TOKENS
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_probe_refuses_what_is_no_number_in_either_request(which: int) -> None:
+    """Python's max of (0.1, nan) is 0.1."""
+    model = random_model(tiny_config("Llama", max_position_embeddings=WINDOW))
+    shapes, backend = witness_layers(model, VOCAB_SIZE), NativeAttention()
+    forward, _ = fastest_forward(model, shapes, backend, 16, VOCAB_SIZE, WINDOW)
+    probe = PagedProbe(model, shapes, backend, 16, VOCAB_SIZE, WINDOW)
+    probe.verify(forward)
+    own = probe._compute(forward)
+    own[which][-1, 3] = float("nan")
+    probe._compute = lambda forward: own  # type: ignore[method-assign]
+    with pytest.raises(UnsupportedModel, match="difference nan"):
+        probe.verify(forward)
 
 
 class WrongBeyond:
