@@ -67,6 +67,7 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
         num_ingress=config.num_ingress,
         transport=config.transport,
         drain_seconds=float(config.drain_seconds),
+        index_blocks=config.index_blocks,
     )
 
 

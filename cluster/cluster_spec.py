@@ -16,7 +16,7 @@ class ClusterSpec:
     api_keys: None lets everybody in. admin_open: whether administration needs no key then. num_ingress: HTTP ingresses.
     transport: how answers come from the replicas (`cluster.transports`, `cluster.direct`).
     front_url: where clients on this machine find the API; known where requests go direct. drain_seconds: how long
-    answers may go on when their process is stopped.
+    answers may go on when their process is stopped. index_blocks: block keys that each router remembers.
     """
 
     served_model_name: str
@@ -35,3 +35,4 @@ class ClusterSpec:
     transport: str = "auto"
     front_url: str | None = None
     drain_seconds: float = 30.0
+    index_blocks: int = 4_000_000

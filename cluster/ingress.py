@@ -56,6 +56,7 @@ class Ingress:
             process=process,
             rng=Random(),
             max_model_len=spec.max_model_len,
+            max_index_blocks=spec.index_blocks,
         )
         metrics = IngressMetrics(registry, spec.served_model_name, process)
         self._direct = (
