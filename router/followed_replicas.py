@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 
 from cache.block_hasher import BlockKey
-from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
+from cache.events import BlocksStored, CacheCleared, KVEvent
 from cache.wire import ReplicaRegistration
 from router.index_mirror import TABLES_PER_RANGE, IndexMirror, SlotStats
 from router.known_replica import KnownReplica

@@ -44,8 +44,8 @@ class IndexMirror:
     C12, 50) and `_live` (slots that count). A dead slot leaves `_live` at once; its bits are swept later, in small
     steps, and only then is its number used again. Predicted keys live in two generations: both are read, only the
     younger is written, and turning them drops the older one; so a prediction lives between half of `predicted_seconds`
-    and the whole. Bounded by `max_blocks` and `max_predicted`; a full mirror drops the keys that were neither stored nor routed by for
-    longest: each table is kept in that order (approximately, for the order between tables is not known). Not thread-safe.
+    and the whole. Bounded by `max_blocks` and `max_predicted`. A full mirror drops the keys that were neither stored
+    nor routed by for longest: each table is in that order, and the fuller ones give in turn. Not thread-safe.
     """
 
     def __init__(
