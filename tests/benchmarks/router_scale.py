@@ -5,6 +5,7 @@ its own, as in a cluster. All run on one machine, so that lags are differences o
 """
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -55,7 +56,7 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[tuple[str, bool, str]]:
 
 
 def _measure(num_replicas: int, num_routers: int) -> dict[str, Any]:
-    with ValkeyProcess() as server, _child("replicas", server.url, num_replicas) as replicas:
+    with _server() as server, _child("replicas", server.url, num_replicas) as replicas:
         replicas.stdout.readline()  # type: ignore[union-attr]
         routers = [_start("router", server.url, num_replicas) for _ in range(num_routers)]
         try:
@@ -81,6 +82,17 @@ def _measure(num_replicas: int, num_routers: int) -> dict[str, Any]:
         "lag_p99_ms": lags[len(lags) * 99 // 100] if lags else float("nan"),
         "followed": min(answer["followed"] for answer in answers),
     }
+
+
+@contextmanager
+def _server() -> Iterator[ValkeyProcess]:
+    server = ValkeyProcess()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(server.folder, ignore_errors=True)
 
 
 def _cpu(process: psutil.Process) -> float:
