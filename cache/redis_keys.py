@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from hashlib import blake2b
 
-KEY_SCHEME_VERSION = 2
+KEY_SCHEME_VERSION = 3
 """Part of every name: processes that would write other types under the same names do not meet."""
 
 HEARTBEAT_SECONDS = 0.25
@@ -58,9 +58,11 @@ class RedisKeys:
         """`wire.ReplicaRegistration`, or TOMBSTONE. Its existence is the lease."""
         return f"{self.prefix}:registration:{member}"
 
-    def heartbeat(self, member: str) -> str:
-        """`wire.ReplicaHeartbeat`. Its remaining life tells its age on the server's clock."""
-        return f"{self.prefix}:heartbeat:{member}"
+    @property
+    def heartbeats(self) -> str:
+        """Stream of all members' `wire.ReplicaHeartbeat` (`b`) with the member's name (`m`). The id tells its age on
+        the server's clock; what a router reads of it at each poll is only what is new."""
+        return f"{self.prefix}:heartbeats"
 
     def stream(self, member: str) -> str:
         """Stream of `wire.EventBatch`; the entry with sequence number n has the id `n-0`."""

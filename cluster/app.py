@@ -63,6 +63,7 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
         num_ingress=config.num_ingress,
         transport=config.transport,
         sampling_defaults=SamplingDefaults() if config.ignore_generation_config else read_sampling_defaults(model_dir),
+        index_blocks=config.index_blocks,
     )
 
 

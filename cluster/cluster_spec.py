@@ -15,7 +15,8 @@ class ClusterSpec:
     max_model_len: tokens of prompt and answer together. block_size: tokens of a hash block.
     redis_url: None runs without shared memory (each router then knows only what it sent).
     api_keys: None lets everybody in. admin_open: whether administration needs no key then. num_ingress: HTTP ingresses.
-    transport: how answers come from the replicas (`cluster.transports`). sampling_defaults: what requests leave out.
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    index_blocks: int = 4_000_000
     """
 
     served_model_name: str
@@ -33,3 +34,4 @@ class ClusterSpec:
     num_ingress: int = 1
     transport: str = "auto"
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    index_blocks: int = 4_000_000

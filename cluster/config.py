@@ -90,6 +90,9 @@ class ServeConfig:
         "the process list, a variable does not); default: no ports",
         logged=False,
     )
+    index_blocks: int = setting(
+        4_000_000, "block keys that one router remembers; when full the least recently used go", low=1, high=10**9
+    )
     redis_url: str | None = setting(None, "Redis to share the prefix index through; default: one is started")
     secret: str | None = setting(
         None, "key of all block keys, 32 to 128 hex digits; default: drawn at start", shown=False

@@ -53,6 +53,7 @@ class Ingress:
             process=process,
             rng=Random(),
             max_model_len=spec.max_model_len,
+            max_index_blocks=spec.index_blocks,
         )
         metrics = IngressMetrics(registry, spec.served_model_name, process)
         readiness = Readiness(self._router, replica_handle, running_replicas)

@@ -12,6 +12,8 @@ from cache.snapshot import Snapshot
 
 STREAM_MAX_BATCHES = 4096
 """About so many batches stay in the stream. A snapshot is written four times as often, so none is missed (C21)."""
+MAX_HEARTBEATS = 8192
+"""Of the whole fleet, about 6 MB: two seconds of 1,000 replicas."""
 
 _LEASE_MS = int(LEASE_SECONDS * 1000)
 _HISTORY_MS = int(HISTORY_TTL_SECONDS * 1000)
@@ -75,7 +77,13 @@ class RedisPublication:
         keys, member = self._keys, self._member
         pipe = self._redis.pipeline(transaction=True)
         pipe.set(keys.registration(member), self._registration, px=_LEASE_MS, get=True)
-        pipe.set(keys.heartbeat(member), wire.encode_heartbeat(heartbeat), px=_LEASE_MS)
+        pipe.xadd(
+            keys.heartbeats,
+            {b"m": member.encode(), b"b": wire.encode_heartbeat(heartbeat)},
+            maxlen=MAX_HEARTBEATS,
+            approximate=True,
+        )
+        pipe.pexpire(keys.heartbeats, _HISTORY_MS)
         pipe.sadd(keys.members, member)
         pipe.pexpire(keys.members, _HISTORY_MS)
         pipe.pexpire(keys.stream(member), _HISTORY_MS)
@@ -84,11 +92,15 @@ class RedisPublication:
         return bool(before == self._registration and stream_renewed and snapshot_renewed)
 
     def remove(self) -> None:
+        """The last member of a fleet takes the stream of heartbeats along."""
         keys, member = self._keys, self._member
         pipe = self._redis.pipeline(transaction=True)
         pipe.srem(keys.members, member)
-        pipe.delete(keys.registration(member), keys.heartbeat(member), keys.stream(member), keys.snapshot(member))
-        pipe.execute()
+        pipe.delete(keys.registration(member), keys.stream(member), keys.snapshot(member))
+        pipe.smembers(keys.members)
+        *_, left = pipe.execute()
+        if not left:
+            self._redis.delete(keys.heartbeats)
 
     def close(self) -> None:
         self._redis.close()

@@ -6,14 +6,14 @@ from dataclasses import replace
 from itertools import islice
 
 from cache.block_hasher import BlockKey
-from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
+from cache.events import BlocksStored, CacheCleared, KVEvent
 from cache.wire import ReplicaRegistration
 from router.index_mirror import TABLES_PER_RANGE, IndexMirror, SlotStats
 from router.known_replica import KnownReplica
 
 KEYS_PER_HOLD = 512
 """So many keys are written in one hold of the lock: the snapshot of a large replica must not stop routing."""
-RESET_TOLD_SECONDS = 2.0
+RESET_TOLD_SECONDS = 10.0
 """An event that says so this soon after a reset of all caches speaks of that reset: what was sent since then counts."""
 FAILED_SECONDS = 3.0
 """So long a replica that failed is a last resort, and what Redis still says about it is not believed."""
@@ -37,7 +37,7 @@ class FollowedReplicas:
         rest = iter(keys)
         while chunk := list(islice(rest, KEYS_PER_HOLD)):
             with self._lock:
-                self._mirror.store(slot, chunk)
+                self._mirror.store(slot, chunk, evict=False)
         return slot
 
     def adopt(self, registration: ReplicaRegistration, slot: int, now: float) -> bool:
@@ -78,24 +78,39 @@ class FollowedReplicas:
             known = self._replicas.get(replica_id)
             return known is None or now >= known.failed_until
 
-    def apply(self, registration: ReplicaRegistration, events: Iterable[KVEvent], now: float) -> bool:
-        """False where this incarnation does not count any more."""
+    def apply(
+        self, registration: ReplicaRegistration, events: Iterable[KVEvent], now: float, evict: bool = True
+    ) -> bool:
+        """False where this incarnation does not count any more. evict: as in `IndexMirror.store`."""
         for event in events:
-            keys = () if isinstance(event, CacheCleared) else event.keys
-            for start in range(0, len(keys) or 1, KEYS_PER_HOLD):
+            if isinstance(event, CacheCleared):
+                if not self._cache_cleared(registration, now):
+                    return False
+                continue
+            keys = event.keys
+            for start in range(0, len(keys), KEYS_PER_HOLD):
                 with self._lock:
                     known = self._current(registration)
                     if known is None:
                         return False
                     if isinstance(event, BlocksStored):
-                        self._mirror.store(known.slot, keys[start : start + KEYS_PER_HOLD])
-                    elif isinstance(event, BlocksRemoved):
-                        self._mirror.remove(known.slot, keys[start : start + KEYS_PER_HOLD])
+                        self._mirror.store(known.slot, keys[start : start + KEYS_PER_HOLD], evict)
                     else:
-                        self._renew_slot(known)
-                        if now > known.emptied_at + RESET_TOLD_SECONDS:
-                            known.emptied_at = now
+                        self._mirror.remove(known.slot, keys[start : start + KEYS_PER_HOLD])
         return True
+
+    def _cache_cleared(self, registration: ReplicaRegistration, now: float) -> bool:
+        """What was published is gone. Where a reset was told here before the event came, all that is predicted in this
+        slot was sent after it (`clear` renews the slot): the late event must not take that away."""
+        with self._lock:
+            known = self._current(registration)
+            if known is None:
+                return False
+            if now > known.emptied_at + RESET_TOLD_SECONDS:
+                self._empty(known, now)
+                return True
+            slot = self._mirror.add_slot()
+        return self.adopt(registration, slot, now)
 
     def withdraw(self, registration: ReplicaRegistration, keys: Sequence[BlockKey]) -> bool:
         """These blocks are not there, though no event says so; False where this incarnation does not count any more."""

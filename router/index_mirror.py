@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from cache.block_hasher import BlockKey
 from cache.key_set import NUM_RANGES, folded
 from router.mirror_sweep import Masks, MirrorSweep, clear
 
 SWEEP_KEYS = 256
+EVICT_KEYS = 64
+"""So many of a full mirror's oldest keys go at once: few enough for one hold of the lock."""
 ROOM_PART = 20
 """So small a part of a full mirror is worth filling again."""
 NUM_TABLES = 256
@@ -18,7 +21,8 @@ _NOTHING: list[Masks] = [{}] * NUM_TABLES
 
 @dataclass(slots=True)
 class SlotStats:
-    """What one slot holds, in the terms of a heartbeat. num_refused: keys left out because the mirror was full.
+    """What one slot holds, in the terms of a heartbeat. num_refused: keys left out, or dropped, because
+    the mirror was full.
 
     sums: for each range of the key space the XOR of the keys held, of which `digests` are the last bits.
     """
@@ -40,7 +44,8 @@ class IndexMirror:
     C12, 50) and `_live` (slots that count). A dead slot leaves `_live` at once; its bits are swept later, in small
     steps, and only then is its number used again. Predicted keys live in two generations: both are read, only the
     younger is written, and turning them drops the older one; so a prediction lives between half of `predicted_seconds`
-    and the whole. Bounded by `max_blocks` and `max_predicted`. Not thread-safe.
+    and the whole. Bounded by `max_blocks` and `max_predicted`. A full mirror drops the keys that were neither stored
+    nor routed by for longest: each table is in that order, and the fuller ones give in turn. Not thread-safe.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class IndexMirror:
         self._max_blocks, self._max_predicted = max_blocks, max_predicted
         self._holders: list[Masks] = [{} for _ in range(NUM_TABLES)]
         self._room = max_blocks  # at least so many keys more
+        self._evict_at = 0  # the table whose oldest keys go next
         self._predicted: list[Masks] = [{}, {}]  # younger, older
         self._heirs: dict[int, int] = {}  # slot -> bit of the slot that is about to replace it
         self._discarded: list[Masks] = []
@@ -123,7 +129,9 @@ class IndexMirror:
                 if mask & old_bit:
                     generation[key] = mask | new_bit
 
-    def store(self, slot: int, keys: Iterable[BlockKey]) -> None:
+    def store(self, slot: int, keys: Iterable[BlockKey], evict: bool = True) -> None:
+        """evict: where there is no room, whether the oldest keys go. What is of unknown age (a snapshot, a repair) must
+        not push out what is in use: its keys are left out, and counted as refused."""
         bit, stats, holders = 1 << slot, self._stats[slot], self._holders
         sums, number_of, num_new = stats.sums, int.from_bytes, 0
         room, is_exact = self._room, False
@@ -135,6 +143,10 @@ class IndexMirror:
             if not mask:
                 if room <= 0 and not is_exact:
                     room, is_exact = self._max_blocks - self.num_blocks, True
+                if room <= 0 and evict:
+                    stats.num_keys += num_new  # of the keys that go some may be new ones
+                    num_new = 0
+                    room += self._evict()
                 if room <= 0:
                     stats.num_refused += 1
                     continue
@@ -169,11 +181,13 @@ class IndexMirror:
         """Of all slots, as they are now, in one table."""
         return list(self._holders[table])
 
-    def predict(self, slot: int, keys: Iterable[BlockKey], now: float) -> list[BlockKey]:
+    def predict(self, slot: int, keys: Sequence[BlockKey], now: float) -> list[BlockKey]:
         """The replica of this slot is about to have these blocks. Returns those that nobody knew there."""
         self._turn_generations(now)
         bit, holders, (young, old) = 1 << slot, self._holders, self._predicted
         bits = bit | self._heirs.get(slot, 0)
+        if self._room < self._max_blocks // 2:  # before that nothing will be dropped soon
+            self._touch(keys)
         unknown = []
         for key in keys:
             predicted = young.get(key, 0)
@@ -226,6 +240,34 @@ class IndexMirror:
             self._free.extend(slot for slot in range(self._num_slots) if freed >> slot & 1)
             self._dead &= ~freed
         return bool(self._dead or self._discarded)
+
+    def _touch(self, keys: Iterable[BlockKey]) -> None:
+        """These are in use: to the end of their tables' order."""
+        holders = self._holders
+        for key in keys:
+            masks = holders[key[0]]
+            if key in masks:
+                masks[key] = masks.pop(key)
+
+    def _evict(self) -> int:
+        """Drops the oldest keys of the next table that has any; how many. What is predicted stays so."""
+        for _ in range(NUM_TABLES):
+            masks = self._holders[self._evict_at]
+            self._evict_at = (self._evict_at + 1) % NUM_TABLES
+            if len(masks) >= max(1, self._max_blocks // NUM_TABLES):  # not one that is emptier than most
+                break
+        oldest = list(islice(masks, max(1, min(EVICT_KEYS, len(masks) // ROOM_PART))))
+        for key in oldest:
+            slots, number = masks.pop(key), int.from_bytes(key, "big")
+            while slots:
+                lowest = slots & -slots
+                slots ^= lowest
+                stats = self._stats.get(lowest.bit_length() - 1)
+                if stats is not None:  # None: a dead slot that is not yet swept
+                    stats.num_keys -= 1
+                    stats.num_refused += 1
+                    stats.sums[key[0] >> 2] ^= number
+        return len(oldest)
 
     def _turn_generations(self, now: float) -> None:
         if now < self._turn_at:

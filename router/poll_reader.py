@@ -7,9 +7,10 @@ from cache import wire
 from cache.block_hasher import BlockHasher
 from cache.redis_keys import TOMBSTONE, RedisKeys
 from cache.wire_format import WireError
+from router.heartbeat_feed import HeartbeatFeed
 from router.membership import Membership
 from router.metrics import RouterMetrics
-from router.redis_connection import Look, Renewed
+from router.redis_connection import HeartbeatsRead, Renewed
 from router.reservations import SentElsewhere
 from router.router_state import RouterState
 
@@ -38,6 +39,8 @@ class PollReader:
         self._wall_clock = wall_clock
         self._hasher, self._state, self._metrics = hasher, state, metrics
         self._membership = Membership()
+        self._beats = HeartbeatFeed()
+        self._without_member: set[str] = set()
         self._refused: dict[str, bytes] = {}
         self._gone_since: dict[str, float] = {}
 
@@ -66,21 +69,32 @@ class PollReader:
             self._state.retire(registration, now)
         return [RedisKeys.member(registration.replica_id, registration.incarnation) for registration in left]
 
-    def take_heartbeats(self, heartbeats: Mapping[str, Renewed], now: float) -> dict[str, wire.ReplicaHeartbeat]:
-        """The state is told the loads of all members."""
-        read: dict[str, wire.ReplicaHeartbeat] = {}
-        for member, registration in self.members.items():
-            record = heartbeats.get(member)
-            if record is None or record.data is None:
+    def take_heartbeats(self, found: HeartbeatsRead, now: float) -> dict[str, wire.ReplicaHeartbeat]:
+        """Returns the latest of each member that is not older than a lease; the state is told the new ones' loads."""
+        new = self._beats.read(found, now)
+        for _ in range(self._beats.take_malformed()):
+            self._metrics.count_dropped("malformed")
+        latest = self._beats.latest(now)
+        members = self.members
+        for member in new | (self._without_member & latest.keys()):
+            registration, beat = members.get(member), latest.get(member)
+            if registration is None or beat is None:
+                self._without_member.add(member)
                 continue
-            try:
-                heartbeat = read[member] = wire.decode_heartbeat(record.data)
-            except WireError:
-                self._refuse(f"heartbeat {member}", record.data, "malformed")
-                continue
+            self._without_member.discard(member)
             self._membership.note_heartbeat(member)
-            self._state.on_heartbeat(registration.replica_id, heartbeat.load, now - record.age_seconds)
-        return read
+            self._state.on_heartbeat(registration.replica_id, beat.heartbeat.load, beat.written_at)
+        self._without_member &= latest.keys()
+        return {member: beat.heartbeat for member, beat in latest.items() if member in members}
+
+    @property
+    def heartbeats_after(self) -> str:
+        """The last entry that was read of the stream of heartbeats."""
+        return self._beats.position
+
+    def forget_heartbeats(self) -> None:
+        """Another server, perhaps: its ids are its own."""
+        self._beats = HeartbeatFeed()
 
     def take_reservations(self, reservations: Mapping[str, Renewed], now: float) -> None:
         """What all other routers sent of late."""
@@ -110,10 +124,12 @@ class PollReader:
             return None
         return setting
 
-    def long_gone(self, look: Look, now: float) -> tuple[list[str], list[str]]:
+    def long_gone(
+        self, registrations: Mapping[str, bytes | None], reservations: Mapping[str, Renewed], now: float
+    ) -> tuple[list[str], list[str]]:
         """Members and routers whose names stand in the sets while their records expired."""
-        members = [name for name, data in look.registrations.items() if data is None]
-        routers = [name for name, record in look.reservations.items() if record.data is None]
+        members = [name for name, data in registrations.items() if data is None]
+        routers = [name for name, record in reservations.items() if record.data is None]
         self._gone_since = {name: self._gone_since.get(name, now) for name in (*members, *routers)}
         gone = {name for name, since in self._gone_since.items() if now - since > FORGET_SECONDS}
         return [name for name in members if name in gone], [name for name in routers if name in gone]

@@ -14,6 +14,7 @@ from cache.wire_format import WireError
 
 SOCKET_TIMEOUT_SECONDS = 0.5
 ENTRIES_PER_READ = 256
+HEARTBEATS_PER_READ = 4096
 WRONG_TYPE = b""
 """What is read of a name under which something of another type lies: no codec takes it, so it counts as malformed."""
 
@@ -37,11 +38,23 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
+class HeartbeatsRead:
+    """entries: (id, member, record), the oldest first. server_ms: the server's clock then, of which ids are made.
+
+    removed: whether something else than a stream lay there and had to go.
+    """
+
+    entries: list[tuple[str, bytes, bytes]]
+    server_ms: float
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
-    """What one look found: registrations and heartbeats by member, reservations by router."""
+    """What one look found: registrations by member, new heartbeats, reservations by router."""
 
     registrations: Mapping[str, bytes | None]
-    heartbeats: Mapping[str, Renewed]
+    heartbeats: HeartbeatsRead
     reservations: Mapping[str, Renewed]
 
 
@@ -87,22 +100,29 @@ class RedisConnection:
     def store_policy(self, setting: bytes) -> None:
         self._redis.set(self._keys.policy, setting, px=int(HISTORY_TTL_SECONDS * 1000))
 
-    def look(self, members: Sequence[str], routers: Sequence[str]) -> Look:
+    def look(self, members: Sequence[str], routers: Sequence[str], heartbeats_after: str = "0-0") -> Look:
+        """Registrations of these members, reservations of these routers, and the heartbeats behind that entry id."""
         keys = self._keys
-        renewed = [keys.heartbeat(member) for member in members] + [keys.reservations(router) for router in routers]
+        renewed = [keys.reservations(router) for router in routers]
         pipe = self._redis.pipeline(transaction=False)
         for member in members:
             pipe.get(keys.registration(member))
         for name in renewed:
             pipe.get(name)
             pipe.pttl(name)
+        pipe.xread({keys.heartbeats: heartbeats_after}, count=HEARTBEATS_PER_READ)
+        pipe.time()
         answers = iter(_answers(pipe))
         registrations = {member: next(answers) for member in members}
         records = [Renewed(next(answers), max(0.0, LEASE_SECONDS - next(answers) / 1000)) for _ in renewed]
+        found, (seconds, microseconds) = next(answers), next(answers)
+        if found is WRONG_TYPE:
+            self._redis.delete(keys.heartbeats)  # who lives writes it anew
+        beats = [] if found is WRONG_TYPE or not found else _entries(found[0][1])
         return Look(
             registrations,
-            dict(zip(members, records, strict=False)),
-            dict(zip(routers, records[len(members) :], strict=True)),
+            HeartbeatsRead(beats, seconds * 1000 + microseconds / 1000, found is WRONG_TYPE),
+            dict(zip(routers, records, strict=True)),
         )
 
     def snapshot(self, member: str, ranges: Iterable[int]) -> list[bytes | None]:
@@ -175,6 +195,10 @@ def _answers(pipe: Any) -> list[Any]:
 
 def _batches(entries: Iterable[tuple[bytes, Mapping[bytes, bytes] | None]]) -> list[tuple[str, bytes]]:
     return [(entry_id.decode(), (fields or {}).get(b"b", b"")) for entry_id, fields in entries]
+
+
+def _entries(entries: Iterable[tuple[bytes, Mapping[bytes, bytes] | None]]) -> list[tuple[str, bytes, bytes]]:
+    return [(id_.decode(), (fields or {}).get(b"m", b""), (fields or {}).get(b"b", b"")) for id_, fields in entries]
 
 
 def _is_wrong_type(error: Exception) -> bool:

@@ -10,7 +10,7 @@ from redis import RedisError
 from cache import wire
 from cache.block_hasher import BlockHasher
 from cache.key_set import ALL_RANGES
-from cache.redis_keys import RedisKeys
+from cache.redis_keys import HEARTBEAT_SECONDS, RedisKeys
 from cache.snapshot import Snapshot
 from cache.wire_format import WireError
 from router.followed_stream import FollowedStream
@@ -64,7 +64,8 @@ class RedisFollower:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._connected = False
-        self._poll_at = self._ready_at = 0.0
+        self._registered: Mapping[str, bytes | None] = {}
+        self._poll_at = self._ready_at = self._look_at = 0.0
 
     @property
     def connected(self) -> bool:
@@ -104,12 +105,13 @@ class RedisFollower:
         if self._connected or not isinstance(error, RedisError | OSError):
             logger.warning("routing without Redis until it is back: %s: %s", type(error).__name__, error)
         self._connected = False
-        self._poll_at = 0.0
+        self._poll_at = self._look_at = 0.0
 
     def _turn(self) -> None:
         if not self._connected:
             self._connection.ping()  # a hung server executes later what was sent to it: let that be nothing but a PING
             self._connected = True
+            self._reader.forget_heartbeats()
             self._ready_at = self._clock() + CATCH_UP_SECONDS
             logger.info("following Redis")
         while self._failed:
@@ -128,16 +130,21 @@ class RedisFollower:
             logger.warning("%s was no set of names and is removed", name)
             self._metrics.count_dropped("malformed")
         self._agreement.agree(self._reader.read_policy(announced.policy))
-        look = self._connection.look(announced.members, announced.routers)
+        renew = self._clock() >= self._look_at or announced.members != list(self._registered)
+        look = self._connection.look(
+            announced.members if renew else [], announced.routers, self._reader.heartbeats_after
+        )
         now = self._clock()
-        for member in self._reader.update_members(look.registrations, now):
-            self._followed.pop(member, None)
+        if renew:
+            self._look_at, self._registered = now + HEARTBEAT_SECONDS, look.registrations
+            for member in self._reader.update_members(look.registrations, now):
+                self._followed.pop(member, None)
         heartbeats = self._reader.take_heartbeats(look.heartbeats, now)
         for member, registration in self._reader.members.items():
-            if member in look.registrations:
+            if member in self._registered:
                 self._check(member, registration, heartbeats.get(member), now)
         self._reader.take_reservations(look.reservations, now)
-        gone_members, gone_routers = self._reader.long_gone(look, now)
+        gone_members, gone_routers = self._reader.long_gone(self._registered, look.reservations, now)
         if gone_members or gone_routers:
             self._connection.forget(gone_members, gone_routers)
         self._state.tend(self._running_set.replicas, now)

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel
 from router.policies.registry import DEFAULT_POLICY
-from tests.benchmarks import router_matrix, router_micro, router_peers
+from tests.benchmarks import router_matrix, router_micro, router_peers, router_scale
 from tests.benchmarks.router_works import WORKS
 
 OUT = Path(__file__).parent / "out" / "router.json"
@@ -77,6 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         report.before = json.loads(OUT.read_text(encoding="utf-8"))  # with the rounds, which are written one by one
         report.write()
+    if args.part in ("all", "scale"):
+        found = router_scale.run_scale(console)
+        report.before = {**report.before, "scale": found}
+        report.verdicts += router_scale.verdicts(found)
+        report.write()
     for bar, good, text in report.verdicts:
         console.print(f"{'holds ' if good else 'MISSED'} {bar}: {text}", style=None if good else "red", highlight=False)
     console.print(f"{OUT} written after {time.monotonic() - started:.0f} s")
@@ -100,7 +105,7 @@ def _micro(report: BenchReport, console: Console) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench-router")
-    parser.add_argument("--part", choices=("all", "micro", "matrix", "peers"), default="all")
+    parser.add_argument("--part", choices=("all", "micro", "matrix", "peers", "scale"), default="all")
     parser.add_argument("--full", action="store_true", help="50, 80 and 95 %% load, both fleet and cache sizes: hours")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)

@@ -71,8 +71,8 @@ class Published:
 
     def heartbeat(self) -> wire.ReplicaHeartbeat | None:
         with self.server.client() as client:
-            data = client.get(KEYS.heartbeat(MEMBER))
-        return None if data is None else wire.decode_heartbeat(data)
+            (*_, latest) = [None, *(f[b"b"] for _, f in client.xrange(KEYS.heartbeats) if f[b"m"] == MEMBER.encode())]
+        return None if latest is None else wire.decode_heartbeat(latest)
 
     def expect_in_redis(self) -> None:
         wait_until(lambda: self.replayed() == self.expected, "Redis holds what was published")

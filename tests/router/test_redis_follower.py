@@ -190,7 +190,10 @@ def test_malformed_records_of_a_replica_do_not_disturb_the_others(up: World, nam
         if name != "registration":
             good = wire.ReplicaRegistration("replica-x", "0", HASHER.canary, 16, 100, 1.0)
             client.set(KEYS.registration("replica-x/0"), wire.encode_registration(good), px=60_000)
-        client.set(getattr(KEYS, name)("replica-x/0"), b"garbage", px=60_000)
+        if name == "heartbeat":
+            client.xadd(KEYS.heartbeats, {b"m": b"replica-x/0", b"b": b"garbage"})
+        else:
+            client.set(getattr(KEYS, name)("replica-x/0"), b"garbage", px=60_000)
         client.sadd(KEYS.members, "replica-x/0", b"\xff\xfe")
         client.sadd(KEYS.routers, "ingress-x")
         client.set(KEYS.reservations("ingress-x"), b"garbage", px=60_000)
@@ -212,7 +215,7 @@ def put_list(world: World, name: str) -> None:
         pipe.execute()
 
 
-@pytest.mark.parametrize("name", ["stream", "snapshot", "registration", "heartbeat"])
+@pytest.mark.parametrize("name", ["stream", "snapshot", "registration", "heartbeats"])
 def test_a_key_of_another_type_costs_its_replica_alone_and_heals(up: World, name: str) -> None:
     """XREAD refuses all streams for the sake of one name that is none; a pipeline raises its first error."""
     registry = CollectorRegistry()
@@ -220,8 +223,8 @@ def test_a_key_of_another_type_costs_its_replica_alone_and_heals(up: World, name
     router = up.router(registry=registry)
     bad.compute(PROMPT)
     expect_mirrored(router, bad, good)
-    key = getattr(KEYS, name)(bad.member)
-    (put_list if name in {"registration", "heartbeat"} else put_string)(up, key)
+    key = KEYS.heartbeats if name == "heartbeats" else getattr(KEYS, name)(bad.member)
+    (put_list if name in {"registration", "heartbeats"} else put_string)(up, key)
     for number in range(20):
         good.compute(tokens(f"meanwhile {number}", 64))
     expect_mirrored(router, good)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cache.events import CacheCleared
+from cache.events import BlocksStored, CacheCleared
 from cache.wire import ReplicaRegistration, Reservation
 from router.index_mirror import IndexMirror
 from router.ladder import Rung
@@ -151,3 +151,22 @@ def state_again(router: RouterState) -> None:
     if router._replicas["b"].registration is None:
         registration = ReplicaRegistration("b", "next", HASHER.canary, 16, 1000, 0.0)
         assert router.adopt(registration, router.load_slot(()), 10.0)
+
+
+def test_a_late_cache_cleared_takes_nothing_that_was_sent_after_the_reset() -> None:
+    state = RouterState(IndexMirror())
+    registration = ReplicaRegistration("replica-a", "0", HASHER.canary, 16, 10_000, 0.0)
+    before, after = HASHER.keys(list(range(64))), HASHER.keys(list(range(100, 164)))
+
+    def hit_tokens(keys: list[bytes], now: float) -> int:
+        return state.views(["replica-a"], keys, 16, now, Rung.FRESH)[0].hit_tokens
+
+    assert state.adopt(registration, state.load_slot(before), 1.0)
+    state.reserve("old", "replica-a", 64, before, 1.0)
+    state.clear(2.0)
+    state.reserve("new", "replica-a", 64, after, 2.1)
+    assert state.apply(registration, [BlocksStored(tuple(before))], 4.9)  # of before the reset, and late, too
+    assert state.apply(registration, [CacheCleared()], 5.0)
+    assert (hit_tokens(before, 5.0), hit_tokens(after, 5.0)) == (0, 64)
+    assert state.apply(registration, [CacheCleared()], 30.0)  # nobody here asked for this one
+    assert hit_tokens(after, 30.0) == 0
