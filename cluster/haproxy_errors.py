@@ -4,6 +4,7 @@ from cluster.api.errors import SERVER_ERROR, ApiError
 from cluster.api.failures import RETRY_AFTER_SECONDS
 
 _REFUSALS = (
+    ApiError(400, "X-Request-Id must have printable ASCII characters only.", param="X-Request-Id"),
     ApiError(404, "This path is not for clients.", code="not_found"),
     ApiError(405, "Method Not Allowed"),
     ApiError(408, "The request did not arrive in time.", type="timeout_error", code="request_incomplete"),
@@ -22,8 +23,8 @@ _REFUSALS = (
 def error_rules() -> str:
     """Lines for HAProxy's `defaults`, one for each status that it can answer with by itself.
 
-    Not 400: for what is no HTTP, or whose headers are larger than its buffer (57), HAProxy has an answer built in that
-    no configuration changes (2.8).
+    That of 400 is for what the launcher's rules refuse. For what is no HTTP, or for headers beyond its buffer (57),
+    HAProxy has an answer built in that no configuration changes (2.8).
     """
     return "".join(f"    {_rule(refusal)}\n" for refusal in _REFUSALS)
 

@@ -5,6 +5,8 @@
 - Where HAProxy answers itself, it does so in HTML or plain text; the API's clients read JSON (33b).
 - Ray ends a request by the header X-Request-Timeout-Seconds itself: a stream breaks off, and the error is plain text.
   The ingress keeps that deadline, so it gets the header under a name that Ray does not know.
+- It reads some headers as UTF-8 (X-Request-Id, X-Session-Id, the trace context, a model of its own multiplexing) and
+  fails in plain text where they are none.
 - It hands on methods and upgrades that the ingress's server refuses in plain text.
 - It asks for splicing. If a body came in a packet of its own and the client leaves before the answer begins, HAProxy
   (2.8.25 at least) then spins and never tells the server (24).
@@ -35,10 +37,17 @@ _ERROR_FILE = re.compile(r"^\s*errorfile .*\n", re.MULTILINE)
 _NO_APPLICATION = re.compile(r"^(backend default_backend\n\s*)http-request return status 404 .*$", re.MULTILINE)
 _STATS_SOCKET_MODE = re.compile(r"(stats socket \S+ mode )666")
 _FRONTEND = "frontend http_frontend"
+_UNPRINTABLE = "[^[:print:]]"
 _FRONTEND_RULES = f"""\
     http-request set-header {PASSED_TIMEOUT_HEADER} %[req.fhdr({TIMEOUT_HEADER})] if {{ req.fhdr({TIMEOUT_HEADER}) -m found }}
     http-request del-header {TIMEOUT_HEADER}
     http-request del-header upgrade
+    http-request deny deny_status 400 if {{ req.fhdr(x-request-id) -m reg {_UNPRINTABLE} }}
+    http-request set-header x-session-id %[req.fhdr(x-session-id),url_enc] if {{ req.fhdr(x-session-id) -m reg {_UNPRINTABLE} }}
+    http-request del-header traceparent if {{ req.fhdr(traceparent) -m reg {_UNPRINTABLE} }}
+    http-request del-header tracestate if {{ req.fhdr(tracestate) -m reg {_UNPRINTABLE} }}
+    http-request del-header serve_multiplexed_model_id
+    http-request del-header serve-multiplexed-model-id
     http-request deny deny_status 405 unless {{ method GET HEAD POST PUT PATCH DELETE OPTIONS }}
 """  # noqa: E501
 

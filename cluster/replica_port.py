@@ -37,6 +37,7 @@ class ReplicaPort:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         config = uvicorn.Config(
             BearerGate(api, key),
+            http="h11",  # httptools drops the body behind an offer to upgrade (h2c), which some clients always make
             lifespan="off",
             log_config=None,
             access_log=False,

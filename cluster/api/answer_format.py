@@ -74,14 +74,14 @@ class EventWriter:
         return f'{self._start},"choices":[],"usage":{usage.model_dump_json()}}}\n\n'.encode()
 
     def _body(self, delta: Delta, first: bool) -> str:
-        return '"text":' + json.dumps(delta.text, ensure_ascii=False)
+        return '"text":' + _dump(delta.text)
 
 
 class ChatEventWriter(EventWriter):
     def _body(self, delta: Delta, first: bool) -> str:
         fields = ['"role":"assistant"'] if first else []
         if delta.text or (first and not delta.tool_calls):
-            fields.append('"content":' + json.dumps(delta.text, ensure_ascii=False))
+            fields.append('"content":' + _dump(delta.text))
         elif first:
             fields.append('"content":null')
         if first:
@@ -91,8 +91,13 @@ class ChatEventWriter(EventWriter):
         return f'"delta":{{{",".join(fields)}}}'
 
 
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\u0085\u2028\u2029"}
+"""Many clients take these for the end of a line, and an event for cut."""
+
+
 def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 def _call_piece(call: ToolCallDelta) -> dict[str, Any]:

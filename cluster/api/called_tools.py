@@ -1,10 +1,10 @@
 """Tool calls that an assistant's earlier message holds, as clients send them back."""
 
 import contextlib
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import from_json
 
 from cluster.api.sampling_fields import invalid
 
@@ -38,8 +38,8 @@ class CalledTool(BaseModel):
         if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
             arguments = {}
         elif isinstance(arguments, str):
-            with contextlib.suppress(ValueError, RecursionError):
-                arguments = json.loads(arguments)
+            with contextlib.suppress(ValueError):
+                arguments = from_json(arguments)  # it reads no half of a surrogate pair, which no tokenizer takes
             arguments = {} if arguments is None else arguments
         function = {"name": self.function.name, "arguments": arguments}
         return {"id": self.id, "type": self.type, "function": function}

@@ -32,7 +32,7 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}, ensure_ascii=False).encode()
+        return json.dumps({"error": error}, ensure_ascii=False).encode(errors="replace")
 
     def response(self, headers: dict[str, str] | None = None) -> Response:
         headers = dict(headers or {})

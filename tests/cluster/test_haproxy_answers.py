@@ -152,6 +152,25 @@ def test_53_the_ingress_gets_a_deadline_under_a_name_that_ray_does_not_know(hapr
     assert not [line for line in lines if line.startswith(("x-request-timeout-seconds", "upgrade"))]
 
 
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"caf\xe9", "é".encode()])
+def test_39_a_request_id_that_ray_cannot_read_is_a_400(haproxy: MakeHaproxy, value: bytes) -> None:
+    """Ray's own parser reads it as UTF-8 and fails in plain text."""
+    request = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Request-Id: " + value + b"\r\n\r\n"
+    refused(haproxy({"ingress": 1}, unchecked), request, 400)
+
+
+def test_headers_that_ray_reads_as_utf_8_are_that_when_an_ingress_gets_them(haproxy: MakeHaproxy) -> None:
+    given = (b"X-Session-Id: caf\xe9", b"traceparent: \xff", b"tracestate: a=\xff", b"serve_multiplexed_model_id: \xff")
+    with listening_server() as server:
+        running = haproxy({"ingress": server.getsockname()[1]}, unchecked)
+        with socket.create_connection((HOST, running.port), timeout=10.0) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"\r\n".join(given) + b"\r\n\r\n")
+            with server.accept()[0] as request:
+                lines = request.recv(65536).decode().lower().splitlines()
+                request.sendall(OK)
+    assert [line for line in lines if line.startswith(("x-session", "trace", "serve"))] == ["x-session-id: caf%e9"]
+
+
 def test_requests_are_amended_once(folder: Path) -> None:
     written = rays_configuration(folder, 1, 2, 3, servers={"ingress": 4})
     amended = amend_requests(written)

@@ -1,5 +1,7 @@
 """A replica's own port: a real engine on a tiny model, real HTTP."""
 
+import http.client
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,6 +81,18 @@ def test_it_answers_as_the_cluster_does(opened: OpenPort) -> None:
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     assert opened.client.get("/v1/models").json()["data"][0]["id"] == MODEL
     assert "things_total 1.0" in opened.client.get("/metrics").text
+
+
+def test_an_offer_to_upgrade_to_http_2_is_passed_over(opened: OpenPort) -> None:
+    """Some clients (Java's) make it with every request; its body must not get lost with it."""
+    body = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 1})
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQAAP__"}
+    connection = http.client.HTTPConnection(opened.port.url.removeprefix("http://"), timeout=60)
+    for _ in range(2):
+        connection.request("POST", "/v1/completions", body, {**HEADERS, **offer, "content-type": "application/json"})
+        response = connection.getresponse()
+        assert (response.status, json.loads(response.read())["usage"]["completion_tokens"]) == (200, 1)
+    connection.close()
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}"])

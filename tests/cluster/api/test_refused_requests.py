@@ -315,3 +315,18 @@ async def test_unknown_paths_and_methods_have_the_official_form(api: Api) -> Non
     for response, status in ((await api.client.get("/v2"), 404), (await api.client.get("/v1/completions"), 405)):
         assert response.status_code == status
         check("ErrorResponse", response.json())
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "\\ud83d"}', '"\\udc00"', '["\\ud83d\\ud83d"]', '{"\\ud800": 1}'])
+async def test_14_half_of_a_surrogate_pair_in_an_earlier_calls_arguments_is_text(api: Api, arguments: str) -> None:
+    """Python's json reads it, and no tokenizer takes what comes out: it was a 500."""
+    function = {"name": "f", "arguments": arguments}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "b"},
+    ]
+    body = {"model": "small", "messages": messages}
+    for path in ("/v1/chat/completions", "/tokenize"):
+        response = await api.client.post(path, json=body)
+        assert response.status_code == 200, response.text

@@ -163,3 +163,16 @@ async def test_c37_what_is_queued_is_handed_over_at_once() -> None:
         await engine.holding.wait()  # b, c and d have come meanwhile
         assert [chunk.text for _, chunks in await merger.next_batch() for chunk in chunks] == ["b", "c", "d"]
     assert engine.num_running == 0
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\u0085", "\r", "\n", "\x0b", "\x0c", "\x1c", "\x1e"])
+async def test_32_what_some_clients_take_for_a_lines_end_cuts_no_event(api: Api, end: str) -> None:
+    api.engine.script = say(f"a{end}b")
+    for call in (api.chat, api.complete):
+        response = await call(stream=True)
+        lines = [line for line in response.text.splitlines() if line]  # by all ends that Unicode knows
+        assert all(line.startswith("data: ") for line in lines)
+        chunks, done = events(response.text)
+        assert done
+        choice = chunks[0]["choices"][0]
+        assert choice.get("text", choice.get("delta", {}).get("content")) == f"a{end}b"

@@ -124,6 +124,23 @@ async def test_51_a_salt_is_a_space_of_its_own_when_tokenising_too(api: Api) -> 
     assert counts[0] > 0
 
 
+@pytest.mark.parametrize(
+    "target",
+    ["/%61dmin/reset", "/admin/re%73et", "//admin/reset", "/./admin/reset", "/x/../admin/reset", "/admin//reset",
+     "/admin/reset;a=b", "/admin/reset/", "/ADMIN/reset", "/%2561dmin/reset", "/health/../admin/reset",
+     "/health%2f..%2fadmin/reset", "http://x/admin/reset"],
+)  # fmt: skip
+async def test_no_way_of_writing_a_path_leads_past_the_gate(guarded: Any, target: str) -> None:
+    """What the gate reads is what the routes read: decoded once, and otherwise as it is."""
+    for client in (guarded(), guarded(keys=None, admin_open=False)):
+        async with client:
+            request = httpx.Request("POST", "http://warmlane/", headers=bearer("key-a"))
+            path = target.removeprefix("http://x")
+            request.extensions["target"] = target.encode()
+            request.url = httpx.URL("http://warmlane" + path)
+            assert (await client.send(request)).status_code in (401, 403, 404, 405)
+
+
 async def test_administration_needs_an_admin_key(guarded: Any) -> None:
     async with guarded() as client:
         for key, status in (("key-a", 403), ("wrong", 401), ("key-admin", 200)):

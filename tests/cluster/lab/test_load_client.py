@@ -25,6 +25,16 @@ HELLO = [
 ]
 SCRIPTS = {
     "whole": [*HELLO, {"choices": [], "usage": USAGE}, "[DONE]"],
+    "separators": [
+        *(
+            json.dumps(
+                {"choices": [{"delta": {"content": "a\u2028b\u0085c"}, "finish_reason": None}]}, ensure_ascii=False
+            ),
+        ),
+        *HELLO[1:],
+        {"choices": [], "usage": USAGE},
+        "[DONE]",
+    ],
     "cut": HELLO,
     "no usage": [*HELLO, "[DONE]"],
     "error": [*HELLO[:2], {"error": {"message": "the replica died", "type": "server_error"}}],
@@ -84,6 +94,11 @@ async def test_a_whole_answer(client: LoadClient) -> None:
     assert (record.prompt_tokens, record.cached_tokens, record.completion_tokens) == (12, 8, 2)
     assert record.ttft_seconds is not None
     assert 0 < record.ttft_seconds <= record.total_seconds
+
+
+async def test_only_line_feeds_end_a_line(client: LoadClient) -> None:
+    record = await client.chat(message("separators"))
+    assert (record.error, record.text[:5]) == (None, "a\u2028b\u0085c")
 
 
 @pytest.mark.parametrize(
