@@ -36,11 +36,6 @@ def build_app(args: dict[str, Any]) -> Any:
     from cluster.model_store import resolve_model
 
     config = ServeConfig.load(args)
-    if config.transport == "direct":
-        raise ValueError(
-            "transport must be one of auto, side_channel, handle here, got 'direct': its HAProxy is "
-            "that of `warmlane serve`"
-        )
     if config.secret is None:
         config = replace(config, secret=kept_secret(cache_root()).hex())
     spec = cluster_spec(config, resolve_model(config.model))
@@ -66,7 +61,6 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
         admin_open=config.listens_on_loopback,
         num_ingress=config.num_ingress,
         transport=config.transport,
-        drain_seconds=float(config.drain_seconds),
     )
 
 
@@ -78,7 +72,6 @@ def application(config: ServeConfig, spec: ClusterSpec, replica_class: type | No
     from ray import serve
     from ray.serve.config import RequestRouterConfig
 
-    from cluster.direct.direct_replica import DirectReplica
     from cluster.ingress import Ingress
     from cluster.replica_with_api import ReplicaWithApi
     from replica.replica_deployment import ReplicaDeployment
@@ -92,10 +85,7 @@ def application(config: ServeConfig, spec: ClusterSpec, replica_class: type | No
         "graceful_shutdown_timeout_s": float(config.drain_seconds),
     }
     extra: dict[str, Any] = {}
-    if spec.transport == "direct":
-        replica_class = replica_class or DirectReplica
-        extra = {"spec": spec, "ingress_deployment": INGRESS_DEPLOYMENT}
-    elif config.replica_api_key is not None:
+    if config.replica_api_key is not None:
         replica_class = replica_class or ReplicaWithApi
         extra = {"spec": spec, "api_key": config.replica_api_key}
     replicas = serve.deployment(replica_class or ReplicaDeployment).options(

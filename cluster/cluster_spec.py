@@ -14,9 +14,7 @@ class ClusterSpec:
     max_model_len: tokens of prompt and answer together. block_size: tokens of a hash block.
     redis_url: None runs without shared memory (each router then knows only what it sent).
     api_keys: None lets everybody in. admin_open: whether administration needs no key then. num_ingress: HTTP ingresses.
-    transport: how answers come from the replicas (`cluster.transports`, `cluster.direct`).
-    front_url: where clients on this machine find the API; known where requests go direct. drain_seconds: how long
-    answers may go on when their process is stopped.
+    transport: how answers come from the replicas (`cluster.transports`).
     """
 
     served_model_name: str
@@ -33,5 +31,3 @@ class ClusterSpec:
     admin_open: bool = True
     num_ingress: int = 1
     transport: str = "auto"
-    front_url: str | None = None
-    drain_seconds: float = 30.0

@@ -130,8 +130,6 @@ class ServeConfig:
             )
         if self.api_keys_file is not None:  # who holds that one key could name any tenant's space as cache_salt (51)
             raise ValueError("replica_api_key cannot be used together with api_keys_file: a replica knows no tenants")
-        if self.transport == "direct":  # its replicas' ports want tickets
-            raise ValueError("replica_api_key cannot be used together with transport direct; use another transport")
 
     @property
     def model_name(self) -> str:

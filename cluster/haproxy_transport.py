@@ -11,7 +11,6 @@ from cluster.haproxy_errors import error_rules
 
 _NUM_INGRESS_PORTS = 200
 """For the ingresses of one cluster on this machine, and those that were killed: a port rests for a minute."""
-_DIRECT_SCRIPT = Path(__file__).parent / "direct" / "direct_route.lua"
 
 
 def find_haproxy() -> str | None:
@@ -26,12 +25,12 @@ def find_haproxy() -> str | None:
     return binary
 
 
-def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, direct: bool = False) -> dict[str, str]:
+def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts) -> dict[str, str]:
     """What Ray's processes must find in their environment before Ray Serve is imported.
 
     host: where the API listens; everything else listens on loopback, whatever Ray's own settings say.
     folder: private to the cluster and existing; Ray adds one level for each node. ports: where from all ports but the
-    API's come, so that two clusters on one machine do not meet. direct: whether replicas answer past the ingresses.
+    API's come, so that two clusters on one machine do not meet.
     """
     launcher = folder / "haproxy"
     errors = folder / "errors.cfg"
@@ -44,7 +43,6 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, 
         haproxy_launcher.BINARY_VARIABLE: binary,
         haproxy_launcher.HOST_VARIABLE: host,
         haproxy_launcher.ERRORS_VARIABLE: str(errors),
-        haproxy_launcher.DIRECT_VARIABLE: str(_DIRECT_SCRIPT) if direct else "",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),

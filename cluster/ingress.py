@@ -20,9 +20,6 @@ from cluster.api.tenant_limits import TenantLimits
 from cluster.cache_reset import CacheReset
 from cluster.cluster_scrape import ClusterScrape
 from cluster.cluster_spec import ClusterSpec
-from cluster.direct.direct_streaming import DirectStreaming
-from cluster.direct.front_door_probe import FrontDoorProbe
-from cluster.direct.progress import Progress
 from cluster.explain_api import ExplainApi
 from cluster.ingress_metrics import IngressMetrics
 from cluster.operations_api import OperationsApi
@@ -58,13 +55,7 @@ class Ingress:
             max_model_len=spec.max_model_len,
         )
         metrics = IngressMetrics(registry, spec.served_model_name, process)
-        self._direct = (
-            DirectStreaming(replica_handle, spec.secret, self._router, limits, metrics)
-            if spec.transport == "direct"
-            else None
-        )
-        probe = FrontDoorProbe(spec.front_url) if self._direct is not None and spec.front_url is not None else None
-        readiness = Readiness(self._router, replica_handle, running_replicas, also=probe.check if probe else None)
+        readiness = Readiness(self._router, replica_handle, running_replicas)
         transport = make_transport(spec.transport, replica_handle, spec.secret, self._router, metrics)
         relay = RequestRelay(self._router, transport, RelaySettings(), readiness.on_answer)
         self._scrape = ClusterScrape(registry, process, replica_handle, running_replicas, self._sibling_pages)
@@ -84,8 +75,6 @@ class Ingress:
         explain = ExplainApi(self._router, generation, replica_handle, spec.block_size, limits)
         reset = CacheReset(replica_handle, running_replicas, self._ask_siblings)
         self._entrance = Entrance()
-        tenant_limits = TenantLimits(spec.num_ingress)
-        direct = self._direct.handlers(generation, self._entrance, tenant_limits) if self._direct is not None else {}
         # Ray Serve echoes X-Request-Id itself; twice would be two headers.
         self._app = build_http_app(
             generation,
@@ -95,19 +84,16 @@ class Ingress:
                 **explain.handlers(),
                 **PolicyApi(self._policy, limits).handlers(),
                 **reset.handlers(),
-                **direct,
             },
             metrics.count_failure,
             echo_request_id=False,
             access=Access(
                 keys=spec.api_keys,
                 admin_open=spec.admin_open,
-                limits=tenant_limits,
+                limits=TenantLimits(spec.num_ingress),
                 entrance=self._entrance,
             ),
         )
-        if self._direct is not None:
-            self._direct.wrap(self._app, direct)
         self._router.start()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -133,14 +119,7 @@ class Ingress:
     def close_entrance(self) -> int:
         """The cluster stops: requests that come now are refused. Returns how many are still being answered."""
         self._entrance.close()
-        if self._direct is not None:
-            self._direct.tend()
         return self._entrance.num_inside
-
-    def direct_progress(self, report: Progress) -> None:
-        """A replica tells how far requests have come that it answers directly."""
-        if self._direct is not None:
-            self._direct.progress(report)
 
     def forget_cached(self) -> None:
         """All replicas have emptied their caches (see `CacheReset`)."""
@@ -161,9 +140,6 @@ class Ingress:
         self._router.metrics.observe_phases(self._router.policy, {"tokenize": seconds})
 
     def __del__(self) -> None:
-        direct = getattr(self, "_direct", None)
-        if direct is not None:
-            direct.stop()
         router = getattr(self, "_router", None)
         if router is not None:
             router.stop()

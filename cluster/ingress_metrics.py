@@ -38,22 +38,11 @@ class IngressMetrics:
             registry=registry,
         )
 
-        self._direct_fallbacks = Counter(
-            "warmlane_direct_fallbacks",
-            "Requests that came to an ingress instead of going to their replica directly",
-            (*self._labels, "reason"),
-            registry=registry,
-        )
-
     def count_transport(self, transport: str) -> None:
         self._transports.labels(**self._labels, transport=transport).inc()
 
     def count_channel_failure(self, reason: str) -> None:
         self._channel_failures.labels(**self._labels, reason=reason).inc()
-
-    def count_direct_fallback(self, reason: str) -> None:
-        """reason: see `cluster.direct.fallback_door`."""
-        self._direct_fallbacks.labels(**self._labels, reason=reason).inc()
 
     def count_failure(self, error: BaseException) -> None:
         """error: what ended a request with an HTTP error or an error event."""

@@ -5,7 +5,6 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
@@ -41,9 +40,7 @@ def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:
         return environment
     haproxy = folder / "h"
     haproxy.mkdir()
-    return environment | haproxy_environment(
-        binary, config.host, haproxy, FreePorts(), direct=config.transport == "direct"
-    )
+    return environment | haproxy_environment(binary, config.host, haproxy, FreePorts())
 
 
 def start_ray(config: ServeConfig, folder: Path) -> None:
@@ -76,14 +73,7 @@ def start_serve(config: ServeConfig, model_dir: Path) -> Iterator[tuple[int, int
 
     from cluster.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
 
-    spec = cluster_spec(config, model_dir)
-    if spec.transport == "direct":
-        if behind_haproxy():
-            spec = replace(spec, front_url=config.local_url)
-        else:
-            logger.warning("HAProxy does not run here, so answers go through the ingresses")
-            spec = replace(spec, transport="auto")
-    app = application(config, spec)
+    app = application(config, cluster_spec(config, model_dir))
     # HAProxy alone listens on the given host (see `haproxy_launcher`), the ingresses behind it on loopback.
     host = "127.0.0.1" if behind_haproxy() else config.host
     serve.start(

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -30,17 +30,14 @@ class Readiness:
         fresh_seconds: float = 10.0,
         timeout_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
-        also: Callable[[], Awaitable[None]] | None = None,
     ):
-        """router: PrefixRouter. fresh_seconds: so long an answer is proof. timeout_seconds: of a replica's answer.
-        also: raises NotReady where something else is missing."""
+        """router: PrefixRouter. fresh_seconds: so long an answer is proof. timeout_seconds: of a replica's answer."""
         self._router = router
         self._describe = replica_handle.options(method_name="describe")
         self._running_replicas = running_replicas
         self._fresh_seconds = fresh_seconds
         self._timeout_seconds = timeout_seconds
         self._clock = clock
-        self._also = also
         self._answered_at: float | None = None
         self._turn = count()
 
@@ -57,8 +54,6 @@ class Readiness:
             raise NotReady("the routing index is being loaded")
         if self._answered_at is None or self._clock() - self._answered_at >= self._fresh_seconds:
             await self._ask_one(replicas)
-        if self._also is not None:
-            await self._also()
 
     async def _ask_one(self, replicas: list[str]) -> None:
         replica_id = replicas[next(self._turn) % len(replicas)]

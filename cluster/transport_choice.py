@@ -15,7 +15,7 @@ def make_transport(
 ) -> Transport:
     """name: one of TRANSPORTS. secret: the cluster's. Called in the event loop that will serve the requests."""
     handle = HandleTransport(replica_handle, metrics.count_transport)
-    if name in ("handle", "direct"):  # direct: what comes to an ingress could not go past it
+    if name == "handle":
         return handle
     listeners = PoolListeners(on_failure=metrics.count_channel_failure, on_gone=router.replica_failed)
     channels = ChannelPool(replica_handle, secret, listeners)

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +72,6 @@ class ApiKeys:
         for known in self.admin_hashes:
             is_admin |= hmac.compare_digest(given, known)
         return found, is_admin
-
-
-def without_limits(keys: ApiKeys) -> ApiKeys:
-    """The same keys for a door behind another one that has counted the requests already."""
-    free = (replace(tenant, requests_per_minute=None, max_concurrent_requests=None) for tenant in keys.tenants)
-    return replace(keys, tenants=tuple(free))
 
 
 def read_api_keys(path: str | Path) -> ApiKeys:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.benchmarks.http_apps import DIRECT, OUR_TRANSPORTS, PYTHON_PROXY, RAY_DEFAULT, UVICORN
+from tests.benchmarks.http_apps import OUR_TRANSPORTS, PYTHON_PROXY, RAY_DEFAULT, UVICORN
 from tests.benchmarks.http_sides import Side, cluster_sides, uvicorn_side
 from tests.benchmarks.http_works import WORKS, HttpRun, HttpWork, run_work
 from tests.benchmarks.report import Report
@@ -57,8 +57,6 @@ def _start(stack: ExitStack, arguments: argparse.Namespace) -> list[Side]:
     console.print("starting uvicorn and up to three Ray clusters")
     sides = [stack.enter_context(uvicorn_side(arguments.model))]
     sides += stack.enter_context(cluster_sides(arguments.model, "haproxy", OUR_TRANSPORTS))
-    if DIRECT in arguments.sides:
-        sides += stack.enter_context(cluster_sides(arguments.model, "direct", (DIRECT,)))
     if {PYTHON_PROXY, RAY_DEFAULT} & set(arguments.sides):
         sides += stack.enter_context(cluster_sides(arguments.model, "python", (PYTHON_PROXY, RAY_DEFAULT)))
     return [side for side in sides if side.name in arguments.sides]
@@ -130,7 +128,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=default, help="folder whose tokenizer and template are used")
     parser.add_argument("--rounds", type=int, default=5)
-    sides = (UVICORN, *OUR_TRANSPORTS, DIRECT, PYTHON_PROXY, RAY_DEFAULT)
+    sides = (UVICORN, *OUR_TRANSPORTS, PYTHON_PROXY, RAY_DEFAULT)
     parser.add_argument("--sides", nargs="+", choices=sides, default=sides)
     parser.add_argument("--works", nargs="+", choices=[work.name for work in WORKS], default=[w.name for w in WORKS])
     return parser.parse_args()

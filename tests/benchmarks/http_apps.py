@@ -17,7 +17,6 @@ from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
 from cluster.app import INGRESS_DEPLOYMENT, MAX_ONGOING_REQUESTS, REPLICA_DEPLOYMENT, REQUEST_ROUTER
 from cluster.cluster_spec import ClusterSpec
-from cluster.direct.direct_replica import DirectAnswers
 from cluster.ingress import Ingress
 from cluster.replica_api import build_replica_api
 from cluster.tokenization import ChatTokenizer
@@ -28,7 +27,6 @@ from tests.benchmarks.instant_engine import InstantEngine
 
 MODEL = "instant"
 OUR_TRANSPORTS = ("side_channel", "handle")
-DIRECT = "direct"
 UVICORN, PYTHON_PROXY, RAY_DEFAULT = "uvicorn", "python_proxy", "ray_default"
 NUM_REPLICAS = 2
 SECRET = b"0123456789abcdef"
@@ -77,26 +75,9 @@ class InstantReplica:
         return {}
 
 
-class InstantDirectReplica(InstantReplica):
-    """With the real HTTP side of a replica."""
-
-    def __init__(self, spec: ClusterSpec) -> None:
-        super().__init__()
-        replica_id = serve.get_replica_context().replica_id.unique_id
-        self._direct = DirectAnswers(spec, self._engine, replica_id, INGRESS_DEPLOYMENT, "127.0.0.1")
-
-    async def http_address(self, route_to: str | None = None) -> tuple[str, int]:
-        return self._direct.address()
-
-
 def our_application(model_dir: str, transport: str) -> Any:
     """The real ingress, relay and request router."""
-    router = {"request_router_class": REQUEST_ROUTER}
-    if transport == DIRECT:
-        spec = spec_of(model_dir, transport)
-        replicas = _replicas(InstantDirectReplica, spec, request_router_config=router)
-    else:
-        replicas = _replicas(request_router_config=router)
+    replicas = _replicas(request_router_config={"request_router_class": REQUEST_ROUTER})
     return _ingress(Ingress).bind(spec_of(model_dir, transport), replicas)
 
 
@@ -105,12 +86,12 @@ def default_application(model_dir: str) -> Any:
     return _ingress(PlainIngress).bind(spec_of(model_dir), _replicas())
 
 
-def _replicas(kind: type = InstantReplica, *arguments: Any, **options: Any) -> Any:
-    deployment = serve.deployment(kind).options(
+def _replicas(**options: Any) -> Any:
+    deployment = serve.deployment(InstantReplica).options(
         name=REPLICA_DEPLOYMENT, num_replicas=NUM_REPLICAS, max_ongoing_requests=MAX_ONGOING_REQUESTS,
         ray_actor_options={"num_cpus": 0.1}, **options,
     )  # fmt: skip
-    return deployment.bind(*arguments)
+    return deployment.bind()
 
 
 def _ingress(kind: type) -> Any:

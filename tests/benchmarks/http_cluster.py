@@ -1,8 +1,7 @@
 """One Ray cluster of `bench_http`: `python -m tests.benchmarks.http_cluster`, ended by closing its standard input.
 
-Behind HAProxy it holds our application once for each transport, behind another HAProxy that sends to the replicas the
-one that answers directly, behind Ray's Python proxy ours and the default one. It prints one line of JSON when all of
-them run.
+Behind HAProxy it holds our application once for each transport, behind Ray's Python proxy ours and the default one. It
+prints one line of JSON when all of them run.
 """
 
 import json
@@ -19,7 +18,7 @@ from cluster.ray_runtime import put_into_environment, ray_environment, start_ray
 
 def run(model_dir: str, port: int, kind: str) -> None:
     with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as folder:
-        config = ServeConfig(port=port, replicas=4, num_ingress=2, transport="direct" if kind == "direct" else "handle")
+        config = ServeConfig(port=port, replicas=4, num_ingress=2, transport="handle")
         environment = ray_environment(config, Path(folder))
         if kind == "python":
             environment = {name: value for name, value in environment.items() if "HAPROXY" not in name}
@@ -39,7 +38,6 @@ def _deploy(model_dir: str, port: int, kind: str) -> None:
     from ray import serve
 
     from tests.benchmarks.http_apps import (
-        DIRECT,
         OUR_TRANSPORTS,
         PYTHON_PROXY,
         RAY_DEFAULT,
@@ -49,20 +47,14 @@ def _deploy(model_dir: str, port: int, kind: str) -> None:
 
     options = {"host": "127.0.0.1", "port": port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS}
     serve.start(proxy_location="EveryNode", http_options=options)
-    if kind == "direct":
-        applications = {DIRECT: our_application(model_dir, DIRECT)}
-    elif kind == "haproxy":
+    if kind == "haproxy":
         applications = {name: our_application(model_dir, name) for name in OUR_TRANSPORTS}
     else:
         applications = {
             PYTHON_PROXY: our_application(model_dir, "side_channel"),
             RAY_DEFAULT: default_application(model_dir),
         }
-    targets = [
-        # A replica's own API knows no prefix.
-        serve.RunTarget(app, name=name, route_prefix="/" if name == DIRECT else f"/{name}")
-        for name, app in applications.items()
-    ]
+    targets = [serve.RunTarget(app, name=name, route_prefix=f"/{name}") for name, app in applications.items()]
     serve.run_many(targets, wait_for_applications_running=True)
 
 

@@ -12,7 +12,7 @@ import httpx
 import psutil
 
 from cluster.free_ports import FreePorts
-from tests.benchmarks.http_apps import DIRECT, MODEL
+from tests.benchmarks.http_apps import MODEL
 
 _APART = (
     "raylet",
@@ -64,15 +64,14 @@ def uvicorn_side(model_dir: Path) -> Iterator[Side]:
 
 @contextmanager
 def cluster_sides(model_dir: Path, kind: str, names: tuple[str, ...]) -> Iterator[list[Side]]:
-    """kind: "haproxy", "direct" or "python". names: of its applications, each at /name but for the direct one; they
-    share HAProxy and Ray."""
+    """kind: "haproxy" or "python". names: of its applications, each at /name; they share HAProxy and Ray."""
     port = FreePorts()()
     with _child("tests.benchmarks.http_cluster", str(model_dir), str(port), kind) as process:
         if process.stdout is None or "ready" not in process.stdout.readline():
             raise RuntimeError(f"the {kind} cluster did not start; see its log in tests/benchmarks/out")
         root = psutil.Process(process.pid)
         url = f"http://127.0.0.1:{port}"
-        sides = [Side(name, url if name == DIRECT else f"{url}/{name}", root) for name in names]
+        sides = [Side(name, f"{url}/{name}", root) for name in names]
         for side in sides:
             _wait_answer(side)
         yield sides

@@ -179,9 +179,9 @@ def test_51_a_key_of_the_replicas_does_not_stand_beside_tenants() -> None:
         ServeConfig(replica_api_key="k" * 16, api_keys_file="keys.yaml")
 
 
-def test_a_port_of_the_replicas_is_not_both_open_and_direct() -> None:
-    with pytest.raises(ValueError, match="replica_api_key cannot be used together with transport direct"):
-        ServeConfig(replica_api_key="k" * 16, transport="direct")
+def test_direct_streaming_is_gone_and_the_error_names_what_is_there() -> None:
+    with pytest.raises(ValueError, match="transport must be one of auto, side_channel, handle, got 'direct'"):
+        ServeConfig(transport="direct")
 
 
 @pytest.mark.parametrize("content", ["- a\n- b\n", "just text", "a: [1\n"])

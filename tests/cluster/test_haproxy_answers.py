@@ -52,7 +52,7 @@ def unchecked(configuration: str) -> str:
 
 
 def waiting_for_bodies(configuration: str, time: str) -> str:
-    """As with direct streaming, for which HAProxy must have the whole body."""
+    """HAProxy waits for the whole body, as where an operator adds such a rule."""
     rule = f"    http-request wait-for-body time {time}\n    use_backend "
     return unchecked(configuration).replace("    use_backend ", rule, 1)
 

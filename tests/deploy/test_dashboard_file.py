@@ -28,7 +28,6 @@ COUNTERS = {
     "warmlane_route_fallbacks_total": {"reason"},
     "warmlane_route_adapter_fallbacks_total": {"reason"},
     "warmlane_side_channel_failures_total": {"reason"},
-    "warmlane_direct_fallbacks_total": {"reason"},
     "warmlane_index_dropped_records_total": {"reason"},
 }
 HISTOGRAMS = {
