@@ -23,8 +23,15 @@ HELLO = [
     {"choices": [{"delta": {"content": "Hel"}, "finish_reason": None}]},
     {"choices": [{"delta": {"content": "lo"}, "finish_reason": "length"}]},
 ]
+BREAKS = "a\u2028b\u2029c\x85d"
+"""JSON may hold these as they are; `str.splitlines` and httpx take them for ends of lines."""
 SCRIPTS = {
     "whole": [*HELLO, {"choices": [], "usage": USAGE}, "[DONE]"],
+    "line breaks": [
+        json.dumps({"choices": [{"delta": {"content": BREAKS}, "finish_reason": "stop"}]}, ensure_ascii=False),
+        {"choices": [], "usage": USAGE},
+        "[DONE]",
+    ],
     "cut": HELLO,
     "no usage": [*HELLO, "[DONE]"],
     "error": [*HELLO[:2], {"error": {"message": "the replica died", "type": "server_error"}}],
@@ -84,6 +91,12 @@ async def test_a_whole_answer(client: LoadClient) -> None:
     assert (record.prompt_tokens, record.cached_tokens, record.completion_tokens) == (12, 8, 2)
     assert record.ttft_seconds is not None
     assert 0 < record.ttft_seconds <= record.total_seconds
+
+
+async def test_a_line_of_an_event_stream_ends_at_a_newline_alone(client: LoadClient) -> None:
+    record = await client.chat(message("line breaks"))
+    assert record.error is None
+    assert record.text == BREAKS
 
 
 @pytest.mark.parametrize(
