@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cluster.metrics_merge import merge, process_of
+from cluster.metrics_merge import JoinedPages, process_of
 from cluster.serve_call import serve_call
 
 logger = logging.getLogger(__name__)
@@ -21,6 +21,9 @@ class ClusterScrape:
 
     Replicas are asked one by one and not by broadcast: one that hangs must not hide the others. A process that does not
     answer becomes a series of `warmlane_scrape_failed` under the name it had when it last answered.
+
+    The page needs no key, so any number may ask at once: those who come while processes are being asked share the next
+    round, which begins after they came.
     """
 
     def __init__(
@@ -41,12 +44,25 @@ class ClusterScrape:
         self._timeout_seconds = timeout_seconds
         self._process_of_replica: dict[str, str] = {}
         self._siblings: set[str] = set()
+        self._running: asyncio.Task[JoinedPages] | None = None
+        self._next: asyncio.Task[JoinedPages] | None = None
 
     def local_page(self) -> str:
         return generate_latest(self._registry).decode()
 
     async def page(self, accept: str = "") -> tuple[bytes, str]:
         """The joined page and its content type. Never raises because of another process."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._round(after=self._running))
+        return (await asyncio.shield(self._next)).encode(accept)
+
+    async def _round(self, after: "asyncio.Task[JoinedPages] | None") -> JoinedPages:
+        if after is not None:
+            await asyncio.wait([after])
+        self._running, self._next = self._next, None
+        return await self._read_all()
+
+    async def _read_all(self) -> JoinedPages:
         replica_ids = sorted(self._running_replicas())
         self._process_of_replica = {id: p for id, p in self._process_of_replica.items() if id in replica_ids}
         replica_pages = asyncio.gather(*map(self._read_replica, replica_ids))
@@ -58,7 +74,7 @@ class ClusterScrape:
                 failed.append(self._process_of_replica.get(replica_id, f"replica-{replica_id}"))
             else:
                 pages.append(page)
-        return merge(pages, failed, accept)
+        return JoinedPages(pages, failed)
 
     async def _read_replica(self, replica_id: str) -> str | None:
         response = None

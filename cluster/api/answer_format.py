@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cluster.api.choice_reader import Delta
+from cluster.api.event_lines import one_line
 from cluster.api.responses import (
     AssistantMessage,
     CalledFunction,
@@ -42,7 +43,7 @@ class AnswerHead:
             "model": self.model,
             "system_fingerprint": self.system_fingerprint,
         }
-        return "data: " + _dump(fields)[:-1]
+        return one_line("data: " + _dump(fields)[:-1])
 
 
 class AnswerFormat(Protocol):
@@ -68,7 +69,7 @@ class EventWriter:
         reason = "null" if delta.finish_reason is None else f'"{delta.finish_reason}"'
         logprobs = "null" if delta.logprobs is None else _dump(delta.logprobs)
         choice = f'{{"index":{index},{self._body(delta, first)},"logprobs":{logprobs},"finish_reason":{reason}}}'
-        return f'{self._start},"choices":[{choice}]{self._end}'.encode()
+        return one_line(f'{self._start},"choices":[{choice}]{self._end}').encode()
 
     def usage_event(self, usage: CompletionUsage) -> bytes:
         return f'{self._start},"choices":[],"usage":{usage.model_dump_json()}}}\n\n'.encode()
@@ -91,13 +92,8 @@ class ChatEventWriter(EventWriter):
         return f'"delta":{{{",".join(fields)}}}'
 
 
-_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\u0085\u2028\u2029"}
-"""Many clients take these for the end of a line, and an event for cut."""
-
-
 def _dump(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text if text.isascii() else text.translate(_LINE_ENDS)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _call_piece(call: ToolCallDelta) -> dict[str, Any]:

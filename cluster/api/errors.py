@@ -6,6 +6,8 @@ import math
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from cluster.api.event_lines import one_line
+
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 
@@ -32,6 +34,7 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        # A message may quote what a client sent, and that may hold half a character.
         return json.dumps({"error": error}, ensure_ascii=False).encode(errors="replace")
 
     def response(self, headers: dict[str, str] | None = None) -> Response:
@@ -42,7 +45,7 @@ class ApiError(Exception):
 
     def event(self) -> bytes:
         """The same as the last event of a stream that had begun (54)."""
-        return b"data: " + self.body() + b"\n\n"
+        return one_line(f"data: {self.body().decode()}\n\n").encode()
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -77,7 +77,7 @@ class LoadClient:
                 if response.status_code != 200:
                     text = (await response.aread()).decode(errors="replace")
                     return reader.record(error=f"HTTP {response.status_code}: {text[:200]}")
-                async for line in _lines(response):
+                async for line in _lines(response.aiter_bytes()):
                     reader.feed(line)
         except httpx.HTTPError as error:
             return reader.record(error=f"{type(error).__name__}: {error}")
@@ -104,15 +104,15 @@ class LoadClient:
         return [record for index in sorted(played) for record in played[index]]
 
 
-async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """Ended by line feeds alone; httpx's own lines also end at U+2028 and others, which may stand in an answer."""
+async def _lines(parts: AsyncIterable[bytes]) -> AsyncIterator[str]:
+    """Lines as server-sent events have them. httpx's own end at U+2028 and others too, which JSON may hold."""
     rest = b""
-    async for part in response.aiter_bytes():
+    async for part in parts:
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
-            yield line.decode()
+            yield line.removesuffix(b"\r").decode(errors="replace")
     if rest:
-        yield rest.decode()
+        yield rest.decode(errors="replace")
 
 
 class _StreamReader:

@@ -9,7 +9,8 @@ from replica.side_channel.handshake import ReplicaHandshake
 from replica.side_channel.replica_channel import ChannelBounds, ReplicaChannel
 
 MAX_UNPROVEN = 64
-"""Connections that have not proven themselves yet; beyond that new ones are closed at once."""
+"""Connections that have not proven themselves yet; beyond that the oldest is closed. An ingress proves itself within
+milliseconds, so that connections which only idle never keep it out."""
 
 
 class ChannelServer:
@@ -25,7 +26,7 @@ class ChannelServer:
         self._host = host
         self._bounds = bounds or ChannelBounds()
         self._proven: dict[bytes, ReplicaChannel] = {}
-        self._unproven: set[ReplicaChannel] = set()
+        self._unproven: dict[ReplicaChannel, None] = {}  # the oldest first
         self._server: asyncio.Server | None = None
         self._starting = asyncio.Lock()
 
@@ -59,22 +60,17 @@ class ChannelServer:
             channel.close()
 
     def _connect(self) -> asyncio.Protocol:
-        if len(self._unproven) >= MAX_UNPROVEN:
-            return _Refusal()
         handshake = ReplicaHandshake(self._secret, self._replica_id)
         return ReplicaChannel(handshake, self._generate, self._bounds, self._changed)
 
     def _changed(self, channel: ReplicaChannel) -> None:
-        self._unproven.discard(channel)
+        self._unproven.pop(channel, None)
         if channel.closed.done():
             if channel.channel_id is not None and self._proven.get(channel.channel_id) is channel:
                 del self._proven[channel.channel_id]
         elif channel.channel_id is None:
-            self._unproven.add(channel)
+            self._unproven[channel] = None
+            if len(self._unproven) > MAX_UNPROVEN:
+                next(iter(self._unproven)).close()
         else:
             self._proven[channel.channel_id] = channel
-
-
-class _Refusal(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

@@ -1,14 +1,19 @@
 """One page from many: exact names, no sums, HELP and TYPE once, and silence made visible."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.cluster_scrape import ClusterScrape
 from cluster.metrics_merge import merge, process_of
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def registry_of(process: str, hits: int = 3) -> CollectorRegistry:
@@ -22,7 +27,12 @@ def registry_of(process: str, hits: int = 3) -> CollectorRegistry:
 
 
 def page_of(process: str, hits: int = 3) -> str:
-    text = generate_latest(registry_of(process, hits)).decode()
+    return page_from(registry_of(process, hits))
+
+
+def page_from(registry: CollectorRegistry) -> str:
+    """Without `_created`, as our processes write it."""
+    text = generate_latest(registry).decode()
     return "".join(line for line in text.splitlines(keepends=True) if "_created" not in line)
 
 
@@ -67,10 +77,25 @@ def test_a_process_that_could_not_be_read_is_a_metric() -> None:
 
 
 def test_openmetrics_for_a_scraper_that_asks_for_it() -> None:
-    page, content_type = merge([page_of("a")], accept="application/openmetrics-text; version=1.0.0")
+    page, content_type = merge([page_of("a")], accept=OPENMETRICS)
     assert content_type.startswith("application/openmetrics-text")
     assert page.endswith(b"# EOF\n")
     assert b'warmlane_hit_tokens_total{process="a"} 3.0' in page
+
+
+def test_both_formats_say_what_prometheus_client_itself_would() -> None:
+    """The text is not parsed on the way, so what comes out is compared with what its own encoders write."""
+    registry = registry_of("a")
+    Counter("warmlane_quoted", 'Says "so" \\ and\nso', ("process",), registry=registry).labels("a").inc()
+    page = page_from(registry)
+    for accept, encode, parse in (
+        ("", generate_latest, text_string_to_metric_families),
+        (OPENMETRICS, openmetrics.generate_latest, openmetrics_families),
+    ):
+        ours = list(parse(merge([page], accept=accept)[0].decode()))
+        theirs = list(parse(encode(registry).decode()))
+        wanted = {(f.name, f.type, f.documentation) for f in theirs if not f.name.endswith("_created")}
+        assert wanted <= {(f.name, f.type, f.documentation) for f in ours}
 
 
 def test_label_values_with_quotes_and_newlines_survive() -> None:
@@ -177,3 +202,31 @@ async def test_an_ingress_that_falls_silent_fails_and_one_that_is_gone_does_not(
     assert set(samples((await scrape.page())[0], "warmlane_scrape_failed")) == {"ingress-3"}
     siblings.answers = [page_of("ingress-2")]
     assert samples((await scrape.page())[0], "warmlane_scrape_failed") == {}
+
+
+async def test_readers_that_come_at_the_same_time_share_one_round_that_begins_after_they_came() -> None:
+    """Nobody needs a key for the page, so what it costs must not grow with those who ask."""
+    rounds, gate = 0, asyncio.Event()
+
+    async def siblings(timeout_seconds: float) -> list[Any]:
+        nonlocal rounds
+        rounds += 1
+        await gate.wait()
+        return []
+
+    replicas = Replicas()
+    scrape = ClusterScrape(registry_of("ingress-1"), "ingress-1", replicas, lambda: replicas.pages, siblings, 5.0)
+    first = asyncio.create_task(scrape.page())
+    await eventually(lambda: rounds == 1)
+    later = [asyncio.create_task(scrape.page()) for _ in range(50)]
+    later[0].cancel()  # a reader that leaves takes nobody with it
+    gate.set()
+    pages = await asyncio.gather(first, *later[1:])
+    assert rounds == 2
+    assert len({page for page, _ in pages}) == 1
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what is polled is other code's state
+            await asyncio.sleep(0.001)

@@ -173,10 +173,25 @@ async def test_connections_that_prove_nothing_are_bounded(monkeypatch: pytest.Mo
     monkeypatch.setattr(channel_server, "MAX_UNPROVEN", 2)
     async with Listening(CountingEngine()) as replica:
         idle = [await replica.connect() for _ in range(2)]
-        challenges = [await ingress.frame() for ingress in idle]
-        assert await (await replica.connect()).reader.read() == b""
-        await idle[0].prove(challenges[0])
-        assert await (await replica.connect()).frame()
+        for each in idle:
+            await each.frame()
+        newest = await replica.connect()
+        challenge = await newest.frame()
+        assert await idle[0].is_closed()
+        await newest.prove(challenge)
+
+
+async def test_idle_connections_do_not_keep_an_ingress_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reconnects as often as connections end would else hold every place."""
+    monkeypatch.setattr(channel_server, "MAX_UNPROVEN", 4)
+    engine = CountingEngine()
+    async with Listening(engine) as replica:
+        idle = [await replica.connect() for _ in range(12)]
+        ingress = await replica.open()
+        ingress.start([request_of("r", 2)])
+        assert len((await ingress.answers("r"))["r"]) == 3
+        for each in idle[:8]:
+            assert await each.is_closed()
 
 
 async def test_no_request_is_taken_before_ray_holds_the_channel() -> None:
