@@ -1,7 +1,6 @@
 """One page from many: exact names, no sums, HELP and TYPE once, and silence made visible."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.cluster_scrape import ClusterScrape
 from cluster.metrics_merge import merge, process_of
+from tests.waiting import eventually
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -224,9 +224,3 @@ async def test_readers_that_come_at_the_same_time_share_one_round_that_begins_af
     pages = await asyncio.gather(first, *later[1:])
     assert rounds == 2
     assert len({page for page, _ in pages}) == 1
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what is polled is other code's state
-            await asyncio.sleep(0.001)
