@@ -70,7 +70,7 @@ class ReplicaDeployment:
         one has taken the request, however long it may then queue.
         """
         yield []
-        async for chunks in self._engine.generate(request):
+        async for chunks in self._engine.generate(request.arrived()):
             yield chunks
 
     async def channel_address(self, route_to: str | None = None) -> ChannelAddress:

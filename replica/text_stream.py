@@ -22,9 +22,11 @@ class TextStream:
 
     def push(self, token_id: int, may_stop: bool = True) -> str:
         """The text that this token made safe to send. may_stop: False where no stop string is to be looked for yet."""
-        text = self._detokenizer.push(token_id)
-        return self._stop.push(text) if may_stop else text
+        return self._looked_at(self._detokenizer.push(token_id), may_stop)
 
-    def flush(self) -> str:
-        """The rest, when the generation has ended without a stop string."""
-        return self._stop.push(self._detokenizer.flush()) + self._stop.flush()
+    def flush(self, may_stop: bool = True) -> str:
+        """The rest, when the generation has ended. It may complete a stop string: `stopped` says so."""
+        return self._looked_at(self._detokenizer.flush(), may_stop) + self._stop.flush()
+
+    def _looked_at(self, text: str, may_stop: bool) -> str:
+        return self._stop.push(text) if may_stop else text

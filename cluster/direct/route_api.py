@@ -88,7 +88,7 @@ class RouteApi:
         return self._answer(replica_id, self._office.issue(_new_id(), replica_id))
 
     async def _read(self, request: Request) -> tuple[dict[str, Any], RequestContext]:
-        arrival = time.time()
+        arrival = time.monotonic()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         return fields, context_of(request, fields, arrival, self._limits.request_timeout_seconds)
 
