@@ -171,12 +171,12 @@ class Engine:
     def _tell_events(self) -> None:
         events = self.manager.take_events()
         if events:
-            self._tell(lambda: self._observer.kv_events(events))
+            self._tell(self._observer.kv_events, events)
 
-    def _tell(self, notify: Callable[[], None]) -> None:
+    def _tell(self, notify: Callable[..., None], *what: object) -> None:
         """An observer that fails costs no request its answer."""
         try:
-            notify()
+            notify(*what)
         except Exception:
             logger.exception("the engine's observer failed")
 
@@ -193,8 +193,7 @@ class Engine:
     def _note_admissions(self, plan: StepPlan, now: float) -> None:
         for request in plan.admitted:
             if not request.num_preemptions:  # counted once, at the first admission (A27)
-                waited = now - self._times[request.id].queued
-                self._tell(lambda waited=waited: self._observer.admitted(waited))
+                self._tell(self._observer.admitted, now - self._times[request.id].queued)
                 num_cached = request.num_cached_tokens or 0
                 self.counters.num_prompt_tokens += request.num_prompt_tokens
                 self.counters.num_hit_tokens += num_cached
@@ -233,10 +232,9 @@ class Engine:
     def _note_token(self, times: RequestTimes) -> None:
         now = self._clock()
         if times.last_token is None:
-            self._tell(lambda: self._observer.first_token(now - times.arrived))
+            self._tell(self._observer.first_token, now - times.arrived)
         else:
-            gap = now - times.last_token
-            self._tell(lambda: self._observer.next_token(gap))
+            self._tell(self._observer.next_token, now - times.last_token)
         times.last_token = now
 
     def _fail(self, request: Request, message: str) -> TokenChunk:
@@ -258,8 +256,7 @@ class Engine:
         self._answers.forget(request.id)
         del self._requests[request.id]
         self.counters.num_finished[reason] += 1
-        seconds = self._clock() - self._times.pop(request.id).arrived
-        self._tell(lambda: self._observer.finished(reason, seconds))
+        self._tell(self._observer.finished, reason, self._clock() - self._times.pop(request.id).arrived)
         usage = Usage(request.num_prompt_tokens, request.num_generated_tokens, request.num_cached_tokens or 0)
         return TokenChunk(
             request.id, text, token_ids or [], reason, usage, error, logprobs, prompt_logprobs=_first_time(request)

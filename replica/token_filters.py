@@ -53,8 +53,8 @@ def _kth_largest(values: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
     set what all cost.
     """
     if values.device.type == "cpu":
-        rows = zip(values.numpy(), counts, strict=True)
-        return torch.tensor([[np.partition(row, -count)[-count]] for row, count in rows])
+        pairs = zip(values.numpy(), counts, strict=True)
+        return torch.tensor([[np.partition(numbers, -count)[-count]] for numbers, count in pairs])
     result = values.new_empty(len(counts), 1)
     by_size: dict[int, list[int]] = {}
     for row, count in enumerate(counts):

@@ -18,7 +18,7 @@ from cluster.haproxy_launcher import PASSED_TIMEOUT_HEADER, TIMEOUT_HEADER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """arrival_seconds: `time.monotonic()` before the body was read. deadline_seconds: when the whole request must be over.
+    """arrival_seconds: `time.monotonic()` before the body was read. deadline_seconds: when all must be over.
 
     tenant: None where the cluster has no keys.
     """

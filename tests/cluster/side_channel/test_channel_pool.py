@@ -33,7 +33,7 @@ async def eventually(condition: Callable[[], Any]) -> None:
 
 
 def a_request(request_id: str = "r") -> GenerateRequest:
-    return GenerateRequest(request_id, [1, 2], SamplingParams(max_tokens=5), time.time())
+    return GenerateRequest(request_id, [1, 2], SamplingParams(max_tokens=5), time.monotonic())
 
 
 class Pooled:
