@@ -1,7 +1,7 @@
 """The token ids of findable blocks, and which of them follow one another: what only explanations need."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from cache.block_hasher import BlockKey
 
@@ -19,7 +19,8 @@ class BlockContents:
 
     def __init__(self) -> None:
         self._blocks: dict[BlockKey, tuple[BlockKey, bytes]] = {}
-        self._followers: dict[BlockKey, set[BlockKey]] = {}
+        # One key where there is one, as nearly always: Python's garbage collector would walk 100,000 sets.
+        self._followers: dict[BlockKey, BlockKey | set[BlockKey]] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -27,7 +28,11 @@ class BlockContents:
     def add(self, key: BlockKey, parent: BlockKey, token_ids: Sequence[int]) -> None:
         """parent: key of the block before it, or the root. token_ids: of the whole block."""
         self._blocks[key] = parent, array("I", token_ids).tobytes()
-        self._followers.setdefault(parent, set()).add(key)
+        known = self._followers.setdefault(parent, key)
+        if isinstance(known, set):
+            known.add(key)
+        elif known != key:
+            self._followers[parent] = {known, key}
 
     def forget(self, keys: Iterable[BlockKey]) -> None:
         for key in keys:
@@ -35,8 +40,9 @@ class BlockContents:
             if block is None:
                 continue
             followers = self._followers[block[0]]
-            followers.remove(key)
-            if not followers:
+            if isinstance(followers, set):
+                followers.remove(key)
+            if not isinstance(followers, set) or not followers:
                 del self._followers[block[0]]
 
     def clear(self) -> None:
@@ -47,12 +53,16 @@ class BlockContents:
         """How many leading tokens of `token_ids` are those of some block that follows `parent`."""
         wanted = array("I", token_ids).tobytes()
         num_bytes = 0
-        for key in self._followers.get(parent, ()):
+        for key in self._following(parent):
             held = self._blocks[key][1]
             # Most followers differ from the best one so far in the first token that they would have to add.
             while num_bytes < len(wanted) and held[: num_bytes + _ID_BYTES] == wanted[: num_bytes + _ID_BYTES]:
                 num_bytes += _ID_BYTES
         return num_bytes // _ID_BYTES
+
+    def _following(self, parent: BlockKey) -> Collection[BlockKey]:
+        followers = self._followers.get(parent, ())
+        return (followers,) if isinstance(followers, bytes) else followers
 
     def keys(self) -> set[BlockKey]:
         return set(self._blocks)
@@ -60,6 +70,6 @@ class BlockContents:
     def check_invariants(self) -> None:
         """Raises RuntimeError where the two maps disagree."""
         forward = {(parent, key) for key, (parent, _) in self._blocks.items()}
-        backward = {(parent, key) for parent, keys in self._followers.items() for key in keys}
+        backward = {(parent, key) for parent in self._followers for key in self._following(parent)}
         if forward != backward or not all(self._followers.values()):
             raise RuntimeError(f"block contents differ in {forward ^ backward}")

@@ -14,8 +14,9 @@ class PrefixIndex:
     """
 
     def __init__(self) -> None:
-        self._pages: dict[BlockKey, list[int]] = {}
-        self._keys: dict[int, list[BlockKey]] = {}
+        # Tuples of numbers and bytes: Python's garbage collector leaves them alone, lists it would walk by the 100,000.
+        self._pages: dict[BlockKey, tuple[int, ...]] = {}
+        self._keys: dict[int, tuple[BlockKey, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -30,18 +31,18 @@ class PrefixIndex:
 
     def add(self, key: BlockKey, page_id: int) -> bool:
         """Makes the page's next block findable. Returns True where this is the key's first copy."""
-        self._keys.setdefault(page_id, []).append(key)
-        pages = self._pages.setdefault(key, [])
-        pages.append(page_id)
-        return len(pages) == 1
+        self._keys[page_id] = (*self._keys.get(page_id, ()), key)
+        self._pages[key] = (*self._pages.get(key, ()), page_id)
+        return len(self._pages[key]) == 1
 
     def drop_page(self, page_id: int) -> list[BlockKey]:
         """Forgets everything in the page. Returns the keys whose last copy that was (A29)."""
         gone = []
         for key in self._keys.pop(page_id, ()):
-            pages = self._pages[key]
-            pages.remove(page_id)
-            if not pages:
+            pages = tuple(page for page in self._pages[key] if page != page_id)
+            if pages:
+                self._pages[key] = pages
+            else:
                 del self._pages[key]
                 gone.append(key)
         return gone

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from ray import serve
 
 from cache.block_hasher import BlockHasher
+from cache.garbage_collection import settle_garbage_collection
 from cache.wire import PolicySetting
 from cluster.api.entrance import Entrance
 from cluster.api.generation_api import GenerationApi, ServedModel
@@ -97,6 +98,7 @@ class Ingress:
             ),
         )
         self._router.start()
+        settle_garbage_collection()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray Serve asks for the application once this object is complete."""

@@ -189,9 +189,9 @@ class RelayedCall:
         limits = [] if taken else [self._relay.settings.assignment_timeout_seconds]
         if self._request.deadline_seconds is not None:
             grace = self._relay.settings.deadline_grace_seconds
-            limits.append(max(0.0, self._request.deadline_seconds + grace - time.time()))
+            limits.append(max(0.0, self._request.deadline_seconds + grace - time.monotonic()))
         return min(limits, default=None)
 
     def _is_late(self) -> bool:
         deadline = self._request.deadline_seconds
-        return deadline is not None and time.time() >= deadline
+        return deadline is not None and time.monotonic() >= deadline

@@ -39,7 +39,7 @@ class HandleTransport:
 
     async def send(self, request: GenerateRequest, replica_id: str) -> Answer:
         self._on_request("handle")
-        answer: Answer = serve_call(self._generate, request, route_to=replica_id)
+        answer: Answer = serve_call(self._generate, request.leaving(), route_to=replica_id)
         return answer
 
 

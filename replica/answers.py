@@ -86,11 +86,12 @@ class Answers:
         is_eos = token_id in self._vocabulary.eos_token_ids and not sampling.ignore_eos
         if is_eos or token_id in sampling.stop_token_ids:
             return stream.flush(), FinishReason.STOP
-        text = stream.push(token_id, may_stop=request.num_generated_tokens > sampling.min_tokens)
+        may_stop = request.num_generated_tokens > sampling.min_tokens
+        text = stream.push(token_id, may_stop)
         if stream.stopped:
             return text, FinishReason.STOP
-        if is_complete:
-            return text + stream.flush(), FinishReason.STOP
-        if request.num_tokens >= request.max_total_tokens:
-            return text + stream.flush(), FinishReason.LENGTH
-        return text, None
+        is_full = request.num_tokens >= request.max_total_tokens
+        if not (is_complete or is_full):
+            return text, None
+        text += stream.flush(may_stop)  # half a character at the end may complete a stop string
+        return text, FinishReason.STOP if is_complete or stream.stopped else FinishReason.LENGTH

@@ -40,7 +40,7 @@ class AsyncEngine:
         """stuck_after_seconds: a step that takes longer fails the health check."""
         self._engine = engine
         self._stuck_after_seconds = stuck_after_seconds
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[tuple[Callable[[], None], Future[Any] | None]] = deque()
         self._wake = threading.Condition()
         self._subscribers: dict[str, _Subscriber] = {}
         self._arriving: dict[_Subscriber, int] = {}
@@ -121,11 +121,13 @@ class AsyncEngine:
             raise EngineDead(f"a step has been running for more than {self._stuck_after_seconds:.0f} s")
 
     def close(self, timeout_seconds: float = 10.0) -> None:
-        """Ends the thread; what still runs is aborted."""
+        """Ends the thread; what still runs is aborted, also where the thread hangs in its last step."""
         with self._wake:
             self._closing = True
             self._wake.notify()
         self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            self._die(f"the engine was closed and its last step took longer than {timeout_seconds:.0f} s")
 
     def _call(self, function: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -144,10 +146,15 @@ class AsyncEngine:
     def _post(self, action: Callable[[], None], future: Future[Any] | None = None) -> None:
         with self._wake:
             if self._dead is None and not self._closing:
-                self._inbox.append(action)
+                self._inbox.append((action, future))
                 self._wake.notify()
-            elif future is not None:
-                future.set_exception(EngineDead(self._dead or "the engine is closed"))
+            else:
+                self._refuse(future)
+
+    def _refuse(self, future: Future[Any] | None) -> None:
+        """Nobody will ever do what this future stands for."""
+        if future is not None and future.set_running_or_notify_cancel():
+            future.set_exception(EngineDead(self._dead or "the engine is closed"))
 
     def _add(self, request: GenerateRequest, subscriber: _Subscriber) -> None:
         self._arriving.pop(subscriber, None)
@@ -161,6 +168,7 @@ class AsyncEngine:
                 if self._engine.has_work:
                     self._step()
             self._end_all("the engine is shutting down", FinishReason.ABORT)
+            self._refuse_pending()
         except BaseException as error:
             logger.exception("the engine's loop has died")
             self._die(f"the engine's loop has died: {type(error).__name__}: {error}")
@@ -174,7 +182,8 @@ class AsyncEngine:
 
     def _drain_inbox(self) -> None:
         while self._inbox:
-            self._inbox.popleft()()
+            action, _ = self._inbox.popleft()
+            action()
 
     def _step(self) -> None:
         self._step_started = time.monotonic()
@@ -202,16 +211,21 @@ class AsyncEngine:
                 logger.debug("a consumer's event loop is closed")
 
     def _end_all(self, message: str, reason: FinishReason) -> None:
-        chunks = [TokenChunk(request_id, finish_reason=reason, error=message) for request_id in self._subscribers]
+        chunks = [TokenChunk(request_id, finish_reason=reason, error=message) for request_id in list(self._subscribers)]
         self._deliver(chunks)
 
     def _die(self, message: str) -> None:
         with self._wake:
             self._dead = message
-            pending, self._inbox = self._inbox, deque()
         self._end_all(message, FinishReason.ERROR)
-        for action in pending:
-            action()
+        self._refuse_pending()
+
+    def _refuse_pending(self) -> None:
+        """What was asked for during the last step; nothing can be added to the inbox any more."""
+        with self._wake:
+            pending, self._inbox = self._inbox, deque()
+        for _, future in pending:
+            self._refuse(future)
 
 
 def _put_all(pairs: list[tuple[_Subscriber, TokenChunk]]) -> None:

@@ -50,7 +50,7 @@ class Engine:
         max_waiting_tokens: int,
         longest_window: int | None = None,
         observer: EngineObserver | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.scheduler = scheduler
         self.counters = EngineCounters()
@@ -146,14 +146,14 @@ class Engine:
                 rows = StepLogits(plan, logits)
                 rows.keep_prompt_logprobs()
                 sampled = self._answers.sample(rows)
+                self._note_step(plan, self._clock() - started)
+                self.scheduler.commit(plan)
             except Exception as error:
                 logger.exception("engine step failed")
                 self.counters.num_failed_steps += 1
                 chunks += [self._fail(item.request, f"the engine's step failed: {error}") for item in plan.scheduled]
             else:
-                self._note_step(plan, self._clock() - started)
-                self.scheduler.commit(plan)
-                chunks += [self._take_token(*each) for each in sampled]
+                chunks += [self._give_out(*each) for each in sampled]
         self._tell_events()
         if not self.has_work:
             self._check_idle()
@@ -174,7 +174,14 @@ class Engine:
     def _tell_events(self) -> None:
         events = self.manager.take_events()
         if events:
-            self._observer.kv_events(events)
+            self._tell(self._observer.kv_events, events)
+
+    def _tell(self, notify: Callable[..., None], *what: object) -> None:
+        """An observer that fails costs no request its answer."""
+        try:
+            notify(*what)
+        except Exception:
+            logger.exception("the engine's observer failed")
 
     def _expire(self) -> list[TokenChunk]:
         """Ends requests whose deadline has passed, before anything more is computed for them (53)."""
@@ -189,7 +196,7 @@ class Engine:
     def _note_admissions(self, plan: StepPlan, now: float) -> None:
         for request in plan.admitted:
             if not request.num_preemptions:  # counted once, at the first admission (A27)
-                self._observer.admitted(now - self._times[request.id].queued)
+                self._tell(self._observer.admitted, now - self._times[request.id].queued)
                 num_cached = request.num_cached_tokens or 0
                 self.counters.num_prompt_tokens += request.num_prompt_tokens
                 self.counters.num_hit_tokens += num_cached
@@ -199,6 +206,17 @@ class Engine:
         self.counters.num_steps += 1
         self.counters.num_computed_positions += plan.num_tokens
         self.cost.observe(plan, seconds)
+
+    def _give_out(self, request: Request, token_id: int | None, logprobs: TokenLogprobs | None) -> TokenChunk:
+        """Whatever goes wrong with one request's token ends that request and nobody else's."""
+        try:
+            return self._take_token(request, token_id, logprobs)
+        except Exception as error:
+            logger.exception("request %s failed when its token was given out", request.id)
+            message = f"the engine could not give out a token: {type(error).__name__}: {error}"
+            if request.state is RequestState.FINISHED:  # its pages are back already
+                return TokenChunk(request.id, finish_reason=FinishReason.ERROR, error=message)
+            return self._fail(request, message)
 
     def _take_token(self, request: Request, token_id: int | None, logprobs: TokenLogprobs | None) -> TokenChunk:
         if token_id is None:
@@ -217,9 +235,9 @@ class Engine:
     def _note_token(self, times: RequestTimes) -> None:
         now = self._clock()
         if times.last_token is None:
-            self._observer.first_token(now - times.arrived)
+            self._tell(self._observer.first_token, now - times.arrived)
         else:
-            self._observer.next_token(now - times.last_token)
+            self._tell(self._observer.next_token, now - times.last_token)
         times.last_token = now
 
     def _fail(self, request: Request, message: str) -> TokenChunk:
@@ -241,7 +259,7 @@ class Engine:
         self._answers.forget(request.id)
         del self._requests[request.id]
         self.counters.num_finished[reason] += 1
-        self._observer.finished(reason, self._clock() - self._times.pop(request.id).arrived)
+        self._tell(self._observer.finished, reason, self._clock() - self._times.pop(request.id).arrived)
         usage = Usage(request.num_prompt_tokens, request.num_generated_tokens, request.num_cached_tokens or 0)
         return TokenChunk(
             request.id, text, token_ids or [], reason, usage, error, logprobs, prompt_logprobs=_first_time(request)

@@ -13,7 +13,8 @@ class EngineConfig:
     None is the smallest that the attention backend takes.
     num_blocks, kv_memory_bytes: size of the pool; blocks win over bytes, bytes over what memory allows. num_blocks
     counts blocks of block_size tokens, of which a page may hold several.
-    memory_fraction: share of the free memory that the pool may take where neither is given.
+    memory_fraction: share of the free memory that the pool may take where neither is given; on CPUs it takes half of
+    that, all of it only where one request needs it.
     max_num_seqs: requests that run at once. max_num_batched_tokens: the token budget of a step.
     max_waiting_requests, max_waiting_tokens: beyond these a request is refused (HTTP 429).
     watermark: share of the pool that admission leaves free as headroom (49, A24).

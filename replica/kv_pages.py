@@ -1,5 +1,7 @@
 """The memory of all pages: one K and one V tensor per layer."""
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,13 +34,16 @@ class KVPages:
     def __init__(
         self, shapes: Sequence[LayerShape], num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device
     ):
-        """Raises RuntimeError or OutOfMemoryError from torch where the memory is not there."""
+        """Zeros; on a CPU the system gives memory for a page only when something is written there.
+
+        Raises OSError, RuntimeError or OutOfMemoryError from torch where the memory is not there.
+        """
         self.page_size = page_size
         self.shapes = tuple(shapes)
         self._layers = [
             (
-                torch.zeros(num_pages, page_size, shape.num_kv_heads, shape.key_dim, dtype=dtype, device=device),
-                torch.zeros(num_pages, page_size, shape.num_kv_heads, shape.value_dim, dtype=dtype, device=device),
+                _zeros((num_pages, page_size, shape.num_kv_heads, shape.key_dim), dtype, device),
+                _zeros((num_pages, page_size, shape.num_kv_heads, shape.value_dim), dtype, device),
             )
             for shape in shapes
         ]
@@ -59,3 +64,11 @@ class KVPages:
             for keys, values in self._layers:
                 keys[copy.target, : copy.num_tokens] = keys[copy.source, : copy.num_tokens]
                 values[copy.target, : copy.num_tokens] = values[copy.source, : copy.num_tokens]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """torch.zeros writes its zeros, and so takes all memory at once; fresh memory of the system is zero as it is."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -16,16 +16,23 @@ def logprobs_of(logits: torch.Tensor, token_ids: Sequence[int], num_top: Sequenc
         return []
     logprobs = torch.log_softmax(logits.float(), dim=-1)
     chosen = logprobs.gather(1, torch.tensor(token_ids, device=logprobs.device).unsqueeze(1)).squeeze(1)
-    most = min(max(num_top), logprobs.shape[-1])
-    top = logprobs.topk(most, dim=-1) if most else None
-    values = _clipped(top.values).tolist() if top is not None else [[]] * len(token_ids)
-    indices = top.indices.tolist() if top is not None else [[]] * len(token_ids)
+    top = _likeliest(logprobs, num_top)
     return [
-        TokenLogprobs(token_id, logprob, tuple(zip(indices[row][:count], values[row][:count], strict=True)))
-        for row, (token_id, logprob, count) in enumerate(
-            zip(token_ids, _clipped(chosen).tolist(), num_top, strict=True)
-        )
+        TokenLogprobs(token_id, logprob, top.get(row, ()))
+        for row, (token_id, logprob) in enumerate(zip(token_ids, _clipped(chosen).tolist(), strict=True))
     ]
+
+
+def _likeliest(logprobs: torch.Tensor, num_top: Sequence[int]) -> dict[int, tuple[tuple[int, float], ...]]:
+    """Row -> its `num_top` likeliest (token id, logprob) pairs, of the rows that want any."""
+    rows = [row for row, count in enumerate(num_top) if count]
+    if not rows:
+        return {}
+    top = logprobs[rows].topk(min(max(num_top), logprobs.shape[-1]), dim=-1)
+    found = zip(rows, top.indices.tolist(), _clipped(top.values).tolist(), strict=True)
+    return {
+        row: tuple(zip(indices[: num_top[row]], values[: num_top[row]], strict=True)) for row, indices, values in found
+    }
 
 
 def _clipped(logprobs: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """What crosses the border between ingress and replica. Plain data; nothing here knows tensors or HTTP."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cache.block_hasher import NO_EXTRA_KEYS, ExtraKeys
@@ -22,8 +23,10 @@ class GenerateRequest:
     """One prompt for one engine, already templated and tokenised.
 
     request_id: unique in the cluster, made by the ingress, never by the client (39).
-    arrival_seconds: `time.time()` at the ingress; TTFT and total latency count from here.
-    deadline_seconds: `time.time()` after which the request must not be computed any more; None is no deadline.
+    arrival_seconds: `time.monotonic()` of its arrival at the ingress; TTFT and total latency count from here.
+    deadline_seconds: `time.monotonic()` after which the request must not be computed any more; None is no deadline.
+    Both are on the clock of the process that holds the message. Machines' clocks differ, so between processes they are
+    durations: what is sent is `leaving()`, what came is `arrived()`.
     session_id: whose prompts belong together, as the client says; for the router only.
     priority: lower is served earlier.
     """
@@ -36,6 +39,18 @@ class GenerateRequest:
     deadline_seconds: float | None = None
     session_id: str | None = None
     priority: int = 0
+
+    def leaving(self) -> "GenerateRequest":
+        """As it crosses to another process: seconds from now, the arrival's below 0."""
+        return self._moved(-time.monotonic())
+
+    def arrived(self) -> "GenerateRequest":
+        """What `leaving` gave, on this process's clock. The time on the way is given to the request."""
+        return self._moved(time.monotonic())
+
+    def _moved(self, seconds: float) -> "GenerateRequest":
+        deadline = None if self.deadline_seconds is None else self.deadline_seconds + seconds
+        return replace(self, arrival_seconds=self.arrival_seconds + seconds, deadline_seconds=deadline)
 
 
 @dataclass(frozen=True, slots=True)

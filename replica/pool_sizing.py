@@ -45,9 +45,11 @@ def num_pages(
         pages, origin = config.kv_memory_bytes // page_bytes, f"kv_memory_bytes={config.kv_memory_bytes}"
     else:
         free = _free_bytes(device)
-        wanted = int(free * config.memory_fraction)
-        # More than every running request at full length can never be used at once; it would only be zeroed memory.
-        pages = min(wanted // page_bytes, needed * config.max_num_seqs)
+        most = int(free * config.memory_fraction) // page_bytes
+        # Who shares the machine with a desktop is left most of it; one request may need more than that.
+        wanted = most if device.type == "cuda" else min(most, max(needed, most // 2))
+        # More than every running request at full length can never be used at once.
+        pages = min(wanted, needed * config.max_num_seqs)
         origin = f"{config.memory_fraction:.0%} of {free} free bytes"
     if pages < needed:
         raise PoolTooSmall(

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics, genera
 from ray import serve
 
 from cache.block_hasher import BlockHasher, ExtraKeys
+from cache.garbage_collection import settle_garbage_collection
 from cache.kv_cache_manager import PrefixOverlap
 from cache.redis_keys import RedisKeys
 from cache.wire import ReplicaRegistration
@@ -60,6 +61,7 @@ class ReplicaDeployment:
         self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._engine.load)
         metrics.on_kv_events = self._publisher.publish
         self._publisher.start()
+        settle_garbage_collection()
 
     def _build_engine(self, config: EngineConfig, hasher: BlockHasher, metrics: EngineMetrics) -> Engine:
         return build_engine(config, hasher, observer=metrics)
@@ -71,7 +73,7 @@ class ReplicaDeployment:
         one has taken the request, however long it may then queue.
         """
         yield []
-        async for chunks in self._engine.generate(request):
+        async for chunks in self._engine.generate(request.arrived()):
             yield chunks
 
     async def channel_address(self, route_to: str | None = None) -> ChannelAddress:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class RequestTimes:
-    """Seconds since the epoch. arrived: at the ingress. queued: at this engine. last_token: None before the first."""
+    """Seconds on the engine's clock. arrived: at the ingress. queued: at this engine. last_token: None before it."""
 
     arrived: float
     queued: float

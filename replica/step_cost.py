@@ -25,6 +25,8 @@ class StepCost:
 
     def observe_tokens(self, num_prefill: int, num_decodes: int, seconds: float) -> None:
         """A step that prefilled so many tokens beside so many decoding requests."""
+        if seconds <= 0:  # nothing took no time: a clock that was set back tells nothing of the replica's speed
+            return
         if not num_prefill:
             self.decode_step_seconds = _average(self.decode_step_seconds, seconds)
         elif num_prefill >= _MIN_PREFILL_TOKENS:

@@ -30,8 +30,11 @@ class TextStream:
             text = self._detokenizer.flush() + self._shown[token_id]
         else:
             text = self._detokenizer.push(token_id)
-        return self._stop.push(text) if may_stop else text
+        return self._looked_at(text, may_stop)
 
-    def flush(self) -> str:
-        """The rest, when the generation has ended without a stop string."""
-        return self._stop.push(self._detokenizer.flush()) + self._stop.flush()
+    def flush(self, may_stop: bool = True) -> str:
+        """The rest, when the generation has ended. It may complete a stop string: `stopped` says so."""
+        return self._looked_at(self._detokenizer.flush(), may_stop) + self._stop.flush()
+
+    def _looked_at(self, text: str, may_stop: bool) -> str:
+        return self._stop.push(text) if may_stop else text

@@ -11,21 +11,24 @@ import torch
 
 def keep_top_k(logits: torch.Tensor, top_k: Sequence[int]) -> torch.Tensor:
     """logits: [rows, vocabulary]. The k likeliest tokens of each row stay, with all that equal the last; 0 is off."""
-    if not any(top_k):
+    rows = [row for row, k in enumerate(top_k) if 0 < k < logits.shape[-1]]
+    if not rows:
         return logits
-    vocabulary = logits.shape[-1]
-    counts = torch.tensor([min(k, vocabulary) or vocabulary for k in top_k], device=logits.device)
-    ordered = logits.topk(int(counts.max()), dim=-1).values
-    threshold = ordered.gather(1, (counts - 1).unsqueeze(1))
-    return logits.masked_fill(logits < threshold, float("-inf"))
+    chosen = logits[rows]
+    threshold = _kth_largest(chosen, [top_k[row] for row in rows])
+    kept = chosen.masked_fill(chosen < threshold, float("-inf"))
+    return logits.index_copy(0, torch.tensor(rows, device=logits.device), kept)
 
 
 def keep_min_p(probs: torch.Tensor, min_p: Sequence[float]) -> torch.Tensor:
     """probs: [rows, vocabulary]. Drops what is less likely than `min_p` times the likeliest token; 0 is off."""
-    if not any(min_p):
+    rows = [row for row, value in enumerate(min_p) if value]
+    if not rows:
         return probs
-    threshold = torch.tensor(min_p, device=probs.device).unsqueeze(1) * probs.amax(dim=-1, keepdim=True)
-    return probs.masked_fill(probs < threshold, 0.0)
+    chosen = probs[rows]
+    factor = torch.tensor([min_p[row] for row in rows], device=probs.device).unsqueeze(1)
+    kept = chosen.masked_fill(chosen < factor * chosen.amax(dim=-1, keepdim=True), 0.0)
+    return probs.index_copy(0, torch.tensor(rows, device=probs.device), kept)
 
 
 def keep_top_p(probs: torch.Tensor, top_p: Sequence[float]) -> torch.Tensor:
@@ -41,6 +44,26 @@ def keep_top_p(probs: torch.Tensor, top_p: Sequence[float]) -> torch.Tensor:
     count = (sums - ordered < wanted).sum(dim=-1, keepdim=True).clamp_min(1)
     threshold = ordered.gather(1, count - 1)
     return probs.index_copy(0, torch.tensor(rows, device=probs.device), chosen.masked_fill(chosen < threshold, 0.0))
+
+
+def _kth_largest(values: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """values: [rows, vocabulary]. Per row its counts[row]-th largest, [rows, 1].
+
+    A selection and not a sort, and rows of very different counts are not selected together: the largest of them would
+    set what all cost.
+    """
+    if values.device.type == "cpu":
+        pairs = zip(values.numpy(), counts, strict=True)
+        return torch.tensor([[np.partition(numbers, -count)[-count]] for numbers, count in pairs])
+    result = values.new_empty(len(counts), 1)
+    by_size: dict[int, list[int]] = {}
+    for row, count in enumerate(counts):
+        by_size.setdefault(count.bit_length(), []).append(row)
+    for rows in by_size.values():
+        wanted = torch.tensor([counts[row] for row in rows], device=values.device)
+        largest = values[rows].topk(max(counts[row] for row in rows), dim=-1).values
+        result[rows] = largest.gather(1, (wanted - 1).unsqueeze(1))
+    return result
 
 
 def _descending(values: torch.Tensor) -> torch.Tensor:

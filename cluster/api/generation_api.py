@@ -66,7 +66,7 @@ class GenerationApi:
 
     async def chat_completions(self, request: Request) -> Response:
         """The official chat completions, with top_k, min_p and the other sampling fields of open models."""
-        arrival = time.time()
+        arrival = time.monotonic()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         context = context_of(request, fields, arrival, self._limits.request_timeout_seconds)
         body, prompts = await self.read_chat(fields, context)
@@ -80,7 +80,7 @@ class GenerationApi:
 
     async def completions(self, request: Request) -> Response:
         """The official completions of texts or token ids; `max_tokens: 0` scores or warms a prompt."""
-        arrival = time.time()
+        arrival = time.monotonic()
         fields = await read_json_object(request, self._limits.max_body_bytes)
         context = context_of(request, fields, arrival, self._limits.request_timeout_seconds)
         body, prompts = await self.read_completion(fields)
@@ -173,7 +173,7 @@ class GenerationApi:
         requests = self.engine_requests(body, prompts, id, context)
         head = AnswerHead(
             id=id,
-            created=int(context.arrival_seconds),
+            created=int(time.time()),
             model=self._model.name,
             system_fingerprint=self._model.system_fingerprint,
         )

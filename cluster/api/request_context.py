@@ -18,7 +18,7 @@ from cluster.haproxy_launcher import PASSED_TIMEOUT_HEADER, TIMEOUT_HEADER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """arrival_seconds: `time.time()` before the body was read. deadline_seconds: when the whole request must be over.
+    """arrival_seconds: `time.monotonic()` before the body was read. deadline_seconds: when all must be over.
 
     tenant: None where the cluster has no keys.
     """
@@ -50,7 +50,7 @@ def context_of(
 
 def explain_context(request: Request, fields: Mapping[str, Any]) -> RequestContext:
     """For a request that is not run."""
-    return context_of(request, fields, time.time(), math.inf)
+    return context_of(request, fields, time.monotonic(), math.inf)
 
 
 def _timeout(request: Request) -> float:

@@ -48,7 +48,7 @@ class IngressChannel(asyncio.Protocol):
             raise lost()
         request_id = request.request_id
         inbox = self._inboxes[request_id] = Inbox(lambda must_tell: self._forget(request_id, must_tell))
-        self._transport.write(codec.encode(codec.Start(request)))
+        self._transport.write(codec.encode(codec.Start(request.leaving())))
         return inbox
 
     def retire(self) -> None:

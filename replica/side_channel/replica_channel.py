@@ -121,7 +121,7 @@ class ReplicaChannel(asyncio.Protocol):
     def _take(self, frame: bytes) -> None:
         message = codec.from_ingress(frame)
         if isinstance(message, codec.Start):
-            self._answering.start(message.request)
+            self._answering.start(message.request.arrived())
         else:
             self._answering.cancel(message.request_id)
 

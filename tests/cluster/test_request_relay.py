@@ -53,7 +53,7 @@ class Relayed:
         self.num_answers += 1
 
     def call(self, **fields: Any) -> RelayedCall:
-        request = GenerateRequest("r", PROMPT, SamplingParams(max_tokens=5), time.time(), **fields)
+        request = GenerateRequest("r", PROMPT, SamplingParams(max_tokens=5), time.monotonic(), **fields)
         return self._relay.open(request)
 
     @property
@@ -284,7 +284,7 @@ async def test_a_request_that_a_replica_has_taken_may_queue_longer_than_that(
 async def test_a_deadline_that_the_engine_does_not_keep_is_kept_here(relay_over: RelayOver, stream: bool) -> None:
     relayed = relay_over(settings=RelaySettings(deadline_grace_seconds=0.01), a=items([], HANG))
     with pytest.raises(RequestTimedOut):
-        await read(relayed.call(deadline_seconds=time.time()), stream)
+        await read(relayed.call(deadline_seconds=time.monotonic()), stream)
     await relayed.assert_idle()
 
 

@@ -194,3 +194,40 @@ async def test_c6_the_load_counts_requests_that_wait_for_a_step_to_end(running: 
     await asyncio.gather(long_step, *answers[1:])
     await eventually(lambda: is_idle(running))
     assert (running.load().num_waiting, running.load().queued_prefill_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_what_was_asked_during_the_last_step_gets_an_answer(
+    running: AsyncEngine, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """Closed or dead: whoever came while the last step ran is told so, and none waits for ever."""
+    in_step, step_ends = threading.Event(), threading.Event()
+
+    def last_step(*args: object) -> None:
+        in_step.set()
+        step_ends.wait(20.0)
+        if dies:
+            raise SystemExit("the last step")
+
+    monkeypatch.setattr(running.engine._runner, "run", last_step)
+    first = asyncio.create_task(collect(running, greedy([1, 2, 3], 5)))
+    await asyncio.to_thread(in_step.wait, 20.0)
+    late = [asyncio.create_task(collect(running, greedy([1], 1))), asyncio.create_task(running.call(lambda _: 1))]
+    await eventually(lambda: len(running._inbox) == 2)
+    closing = asyncio.create_task(asyncio.to_thread(running.close))
+    await eventually(lambda: running._closing)
+    step_ends.set()
+    async with asyncio.timeout(20):
+        assert [type(error) for error in await asyncio.gather(*late, return_exceptions=True)] == [EngineDead] * 2
+        await asyncio.gather(first, closing)
+
+
+async def test_closing_while_a_step_hangs_ends_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, go_on = AsyncEngine(tiny_engine()), threading.Event()
+    monkeypatch.setattr(engine.engine._runner, "run", lambda *args: go_on.wait(20))
+    task = asyncio.create_task(collect(engine, greedy([1, 2], 2)))
+    await eventually(lambda: engine._step_started is not None)
+    await asyncio.to_thread(engine.close, 0.01)
+    async with asyncio.timeout(20):
+        assert (await task)[-1].finish_reason is FinishReason.ERROR
+    go_on.set()

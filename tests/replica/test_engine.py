@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 
@@ -10,8 +11,10 @@ from replica.engine import Engine
 from replica.engine_config import EngineConfig
 from replica.engine_factory import build_engine
 from replica.errors import EngineOverloaded, RequestRefused
+from replica.kv_pages import KVPages, LayerShape
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from replica.sampling_params import SamplingParams
+from replica.step_cost import StepCost
 from tests.replica.tiny_models import (
     BLOCK_SIZE,
     VOCAB_SIZE,
@@ -455,3 +458,59 @@ def test_a42_a_next_turn_hits_as_far_as_its_ids_are_those_of_the_turn_before(num
     different = [(token + 1) % 256 for token in history[num_equal:]]
     run(engine, [greedy(history[:num_equal] + different, 1)])
     assert engine.counters.num_hit_tokens == num_equal // B * B
+
+
+@pytest.mark.parametrize("fault", ["text", "first_token", "next_token", "finished"])
+def test_a_fault_while_a_token_is_given_out_hurts_that_request_alone(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Text of its own: the request fails. An observer's fault: nobody does."""
+    engine, prompts = tiny_engine(), {name: random_prompt(9, seed=seed) for seed, name in enumerate("ab")}
+    read = engine._answers.read
+
+    def broken(*args: object) -> object:
+        if fault == "text" and args[0].id != "a":  # type: ignore[attr-defined]
+            return read(*args)  # type: ignore[arg-type]
+        raise RuntimeError("broken")
+
+    if fault == "text":
+        monkeypatch.setattr(engine._answers, "read", broken)
+    else:
+        monkeypatch.setattr(engine._observer, fault, broken)
+    for name, prompt in prompts.items():
+        engine.add(request(name, prompt, max_tokens=4))
+    last = finish(engine)
+    assert last["b"].finish_reason is FinishReason.LENGTH
+    assert last["a"].finish_reason is (FinishReason.ERROR if fault == "text" else FinishReason.LENGTH)
+    assert fault != "text" or "broken" in str(last["a"].error)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0])
+def test_a_step_that_took_no_time_tells_nothing_of_the_speed(seconds: float) -> None:
+    cost = StepCost()
+    cost.observe_tokens(64, 0, 1.0)
+    cost.observe_tokens(0, 4, 0.5)
+    before = replace(cost)
+    cost.observe_tokens(64, 0, seconds)
+    cost.observe_tokens(0, 4, seconds)
+    assert cost == before
+
+
+@pytest.mark.parametrize("skew", [-5.0, 5.0])
+def test_53_clocks_that_differ_change_neither_deadline_nor_times(monkeypatch: pytest.MonkeyPatch, skew: float) -> None:
+    """An ingress's clock shows 1000 s when the request leaves it and 100 s more, or less, on the replica's machine."""
+    sent = GenerateRequest("r", [1], SamplingParams(), 998.0, deadline_seconds=1003.0)
+    monkeypatch.setattr("replica.messages.time.monotonic", lambda: 1000.0)
+    on_the_wire = sent.leaving()
+    monkeypatch.setattr("replica.messages.time.monotonic", lambda: 1000.0 + skew)
+    taken = on_the_wire.arrived()
+    assert (taken.arrival_seconds, taken.deadline_seconds) == (998.0 + skew, 1003.0 + skew)
+
+
+def test_pages_take_memory_when_they_are_written() -> None:
+    process, size = psutil.Process(), 1 << 30
+    before = process.memory_info().rss
+    pages = KVPages([LayerShape(1, 64, 64)], size // (16 * 128 * 4), 16, torch.float32, torch.device("cpu"))
+    assert process.memory_info().rss - before < size // 8
+    keys, values = pages.layer(0)
+    assert not keys[-1].any() and not values[-1].any()

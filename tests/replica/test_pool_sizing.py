@@ -40,7 +40,13 @@ def test_a37_a38_what_does_not_hold_one_request_is_refused_with_the_numbers(monk
     monkeypatch.setattr(pool_sizing, "_free_bytes", lambda device: 500_000_000)
     with pytest.raises(PoolTooSmall, match=r"50% of 500000000 free bytes gives 339"):
         pages()
-    assert pages(max_model_len=5000) == 339
+    assert pages(max_model_len=5000) == 313  # one request may take what others are not given
+
+
+def test_half_of_what_may_be_taken_is_left_to_the_rest_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_sizing, "_free_bytes", lambda device: 8_000_000_000)
+    assert pages(max_model_len=160) == min(2_000_000_000 // (16 * TOKEN_BYTES), 10 * 64)
+    assert pages() == 5425 // 2
 
 
 def test_memory_is_not_wasted_on_pages_that_no_mixture_of_requests_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from replica.messages import GenerateRequest
 from replica.request import Request
 from replica.sampler import Sampler
 from replica.sampling_params import SamplingParams
+from replica.token_filters import keep_top_k
 
 PROBABILITIES = torch.tensor([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
 LOGITS = PROBABILITIES.log() + 3.0
@@ -178,3 +180,23 @@ def test_half_precision_logits() -> None:
         assert Sampler().sample(logits, [request(**GREEDY)]) == [0]
         everybody = [request(f"r{seed}", seed=seed, top_p=0.85) for seed in range(1000)]
         check_frequencies(Sampler().sample(logits.repeat(1000, 1), everybody), by_definition(top_p=0.85))
+
+
+@pytest.mark.parametrize("vocabulary", [50, 2000])
+def test_rows_are_filtered_by_their_own_rule_and_ties_stay(vocabulary: int) -> None:
+    """All kinds of top-k in one batch, as its definition says: what is not below the k-th largest."""
+    top_k = [0, 1, 7, vocabulary - 1, vocabulary, vocabulary + 9]
+    logits = torch.randint(0, 30, (len(top_k), vocabulary), generator=torch.Generator().manual_seed(1)).float()
+    kept = keep_top_k(logits, top_k)
+    for row, k in zip(range(len(top_k)), top_k, strict=True):
+        least = logits[row].sort(descending=True).values[(k or vocabulary) - 1 if k < vocabulary else -1]
+        assert torch.equal(kept[row], logits[row].masked_fill(logits[row] < least, float("-inf")))
+
+
+def test_a_row_without_top_k_makes_no_other_row_select_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is selected: rows with a rule alone, on a GPU never the vocabulary for a row that wants a few."""
+    selected: list[tuple[int, int]] = []
+    partition = np.partition
+    monkeypatch.setattr(np, "partition", lambda row, k: selected.append((len(row), -k)) or partition(row, k))
+    keep_top_k(torch.rand(4, 100), [40, 0, 3, 100])
+    assert selected == [(100, 40), (100, 3)]

@@ -113,3 +113,20 @@ def test_33_the_engine_stops_before_the_string_and_says_so() -> None:
     assert reason is FinishReason.STOP
     assert text == whole[: whole.index(middle)]
     assert stopped_tokens == tokens[: len(stopped_tokens)] and len(stopped_tokens) < 24
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "text", "reason"), [(0, "", FinishReason.STOP), (1, "\ufffd", FinishReason.LENGTH)]
+)
+def test_33_a_stop_string_that_only_the_end_completes_is_a_stop(
+    min_tokens: int, text: str, reason: FinishReason
+) -> None:
+    """Half a character at the end becomes text, U+FFFD, when no more tokens may come; behind min_tokens alone that is
+    looked at."""
+    engine = tiny_engine()
+    sampling = SamplingParams(
+        max_tokens=1, temperature=0.0, stop=("\ufffd",), min_tokens=min_tokens, logit_bias=((0xC3, 100.0),)
+    )
+    engine.add(GenerateRequest("r", [1, 2, 3], sampling, 0.0))
+    (chunk,) = engine.step()
+    assert (chunk.text, chunk.finish_reason) == (text, reason)

@@ -42,6 +42,8 @@ async def test_the_relay_routes_by_it() -> None:
     replicas = ScriptedReplicas({name: answer("x") for name in names})
     relay = RequestRelay(router, HandleTransport(replicas), RelaySettings())
     for turn in range(6):
-        request = GenerateRequest(f"r{turn}", [turn] * 9, SamplingParams(max_tokens=5), time.time(), session_id="alice")
+        request = GenerateRequest(
+            f"r{turn}", [turn] * 9, SamplingParams(max_tokens=5), time.monotonic(), session_id="alice"
+        )
         await relay.open(request).collect()
     assert len({replica_id for replica_id, _ in replicas.calls}) == 1

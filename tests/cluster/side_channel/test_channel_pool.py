@@ -26,7 +26,7 @@ from tests.waiting import BOUND_SECONDS, eventually
 
 
 def a_request(request_id: str = "r") -> GenerateRequest:
-    return GenerateRequest(request_id, [1, 2], SamplingParams(max_tokens=5), time.time())
+    return GenerateRequest(request_id, [1, 2], SamplingParams(max_tokens=5), time.monotonic())
 
 
 class Pooled:
