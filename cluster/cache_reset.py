@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from cluster.api.http_app import Handler
 from cluster.policy_control import Broadcast
-from cluster.serve_call import serve_call
+from cluster.serve_call import answer_of, serve_call
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class CacheReset:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 response = serve_call(self._reset, route_to=replica_id)
-                return int(await response)
+                return int(await answer_of(response))
         except Exception as error:
             logger.warning("could not reset the cache of replica %s: %r", replica_id, error)
             if response is not None:

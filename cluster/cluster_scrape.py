@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.metrics_merge import JoinedPages, process_of
-from cluster.serve_call import serve_call
+from cluster.serve_call import answer_of, serve_call
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class ClusterScrape:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 response = serve_call(self._metrics_text, route_to=replica_id)
-                page = await response
+                page = await answer_of(response)
             process = process_of(page)
         except Exception as error:
             logger.warning("could not read the metrics of replica %s: %r", replica_id, error)

@@ -20,7 +20,7 @@ from cluster.api.request_body import read_json_object
 from cluster.api.request_context import explain_context
 from cluster.page_runs import page_runs
 from cluster.route_requests import route_request
-from cluster.serve_call import serve_call
+from cluster.serve_call import answer_of, serve_call
 from replica.messages import GenerateRequest
 from router.decision import Decision
 from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest
@@ -105,7 +105,7 @@ class ExplainApi:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 response = serve_call(self._overlaps, prompts, extra_keys, route_to=replica_id)
-                found: list[PrefixOverlap] = await response
+                found: list[PrefixOverlap] = await answer_of(response)
         except Exception as error:
             logger.warning("replica %s did not say what it holds: %r", replica_id, error)
             if response is not None:

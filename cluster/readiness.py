@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from cluster.serve_call import serve_call
+from cluster.serve_call import answer_of, serve_call
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Readiness:
         response = serve_call(self._describe, route_to=replica_id)
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await response
+                await answer_of(response)
         except Exception as error:
             response.cancel()
             logger.warning("replica %s does not answer: %r", replica_id, error)

@@ -1,7 +1,12 @@
 """Calls over a Serve handle that stand on their own."""
 
+import asyncio
 from contextvars import Context
 from typing import Any
+
+
+class CallCancelled(RuntimeError):
+    """The replica ended a call, as it may when it dies: Ray tells that as if the caller had cancelled it."""
 
 
 def serve_call(handle: Any, *args: Any, **kwargs: Any) -> Any:
@@ -11,3 +16,14 @@ def serve_call(handle: Any, *args: Any, **kwargs: Any) -> Any:
     two such calls at the same time (n > 1, a list of prompts, a scrape) it forgets the first, which then hangs.
     """
     return Context().run(handle.remote, *args, **kwargs)
+
+
+async def answer_of(response: Any) -> Any:
+    """What a call gives. Raises CallCancelled, or what the replica raised, in Ray's wrapping."""
+    try:
+        return await response
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise CallCancelled("the replica cancelled the call") from error

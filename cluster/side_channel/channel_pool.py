@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.relay_failures import cause_of, is_replica_gone
-from cluster.serve_call import serve_call
+from cluster.serve_call import answer_of, serve_call
 from cluster.side_channel.ingress_channel import IngressChannel
 from replica.messages import ChannelAddress
 from replica.side_channel.handshake import IngressHandshake
@@ -112,7 +112,7 @@ class ChannelPool:
         step, channel = "address", None
         try:
             async with asyncio.timeout(self._settings.open_seconds):
-                address: ChannelAddress = await serve_call(self._address_of, route_to=replica_id)
+                address: ChannelAddress = await answer_of(serve_call(self._address_of, route_to=replica_id))
                 if address.replica_id != replica_id:  # Ray sends calls for a replica that is gone to another one
                     return None
                 step = "connect"
@@ -154,7 +154,7 @@ class ChannelPool:
 
     async def _hold_until_closed(self, channel: IngressChannel, replica_id: str) -> None:
         try:
-            await serve_call(self._hold, channel.channel_id, route_to=replica_id)
+            await answer_of(serve_call(self._hold, channel.channel_id, route_to=replica_id))
         except Exception as error:
             logger.warning("the side channel to replica %s is not held any more: %r", replica_id, error)
             self._tell_if_gone(replica_id, error)

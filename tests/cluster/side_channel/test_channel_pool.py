@@ -176,14 +176,29 @@ async def hold_that_fails(pooled: Pooled) -> None:
     pooled.a.hold = lambda channel_id: _resolved(None)  # type: ignore[method-assign]
 
 
+async def cancelled_by_ray(pooled: Pooled) -> None:
+    """Ray tells a replica's death in the middle of a call as if the caller had cancelled it."""
+    pooled.a.address = _cancelled  # type: ignore[method-assign]
+
+
 async def _resolved(value: Any) -> Any:
     return value
 
 
+async def _cancelled() -> Any:
+    raise asyncio.CancelledError
+
+
 @pytest.mark.parametrize(
     ("break_it", "reason"),
-    [(failing_address, "address"), (refusing_port, "connect"), (other_secret, "handshake"), (hold_that_fails, "hold")],
-    ids=["address", "connect", "handshake", "hold"],
+    [
+        (failing_address, "address"),
+        (cancelled_by_ray, "address"),
+        (refusing_port, "connect"),
+        (other_secret, "handshake"),
+        (hold_that_fails, "hold"),
+    ],
+    ids=["address", "cancelled by Ray", "connect", "handshake", "hold"],
 )
 async def test_a_channel_that_cannot_be_opened_is_counted_and_tried_again_later(
     pooled: Pooled, break_it: Any, reason: str, monkeypatch: pytest.MonkeyPatch
