@@ -66,7 +66,7 @@ class ServeConfig:
     deterministic: bool = setting(
         False, "logits the same to the bit whatever the batch, the chunks and the hits (float32 on CPUs)"
     )
-    threads_per_replica: int | None = setting(None, "torch threads; default: the cores shared out", low=1, high=1024)
+    threads_per_replica: int | None = setting(None, "torch threads; default: a node's cores (or CPU quota), shared out among its replicas", low=1, high=1024)
     max_waiting_requests: int = setting(
         _ENGINE["max_waiting_requests"], "requests that may wait in one replica; beyond that 429", low=1
     )
@@ -157,8 +157,8 @@ class ServeConfig:
             request_timeout_seconds=self.request_timeout_seconds,
         )
 
-    def engine(self, model_dir: str, threads: int | None = None) -> EngineConfig:
-        """The engine's part. threads: used where `threads_per_replica` is not set."""
+    def engine(self, model_dir: str) -> EngineConfig:
+        """The engine's part."""
         return EngineConfig(
             model=model_dir,
             dtype=self.dtype,
@@ -168,14 +168,14 @@ class ServeConfig:
             page_size=self.page_size,
             num_blocks=self.num_blocks,
             kv_memory_bytes=self.kv_memory,
-            # Replicas on CPUs share one memory and measure what is free at about the same time.
-            memory_fraction=0.85 if self.gpus_per_replica else 0.5 / self.replicas,
+            # Replicas on CPUs divide this by those of their node, which measure at about the same time (`node_share`).
+            memory_fraction=0.85 if self.gpus_per_replica else 0.5,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_waiting_requests=self.max_waiting_requests,
             max_waiting_tokens=self.max_waiting_tokens,
             deterministic=self.deterministic,
-            threads=self.threads_per_replica or threads,
+            threads=self.threads_per_replica,
         )
 
     @classmethod
