@@ -66,7 +66,9 @@ class ServeConfig:
     deterministic: bool = setting(
         False, "logits the same to the bit whatever the batch, the chunks and the hits (float32 on CPUs)"
     )
-    threads_per_replica: int | None = setting(None, "torch threads; default: a node's cores (or CPU quota), shared out among its replicas", low=1, high=1024)
+    threads_per_replica: int | None = setting(
+        None, "torch threads; default: a node's cores (or CPU quota), shared out among its replicas", low=1, high=1024
+    )
     max_waiting_requests: int = setting(
         _ENGINE["max_waiting_requests"], "requests that may wait in one replica; beyond that 429", low=1
     )
@@ -108,6 +110,8 @@ class ServeConfig:
                 raise ValueError(f"{name} must not be empty")
         if self.secret is not None and not _SECRET.fullmatch(self.secret):
             raise ValueError(f"secret must be 32 to 128 hex digits, got {len(self.secret)} characters")
+        if not self.model_name:
+            raise ValueError(f"served_model_name must be given where model is {self.model!r}, which has no name")
         self._check_replica_api_key()
         if self.deterministic and (self.gpus_per_replica or self.dtype not in ("auto", "float32")):
             raise ValueError(
@@ -136,7 +140,11 @@ class ServeConfig:
     @property
     def model_name(self) -> str:
         """The name that clients use."""
-        return self.served_model_name or Path(self.model).name
+        if self.served_model_name:
+            return self.served_model_name
+        path = Path(self.model)
+        # "." and the like name nothing by themselves; a link keeps the name that it was given by.
+        return path.name if path.name not in ("", "..", "~") else path.expanduser().resolve().name
 
     @property
     def listens_on_loopback(self) -> bool:

@@ -1,5 +1,7 @@
 """Settings that put Ray Serve behind HAProxy, one HAProxy for each cluster, on loopback."""
 
+import re
+import resource
 import stat
 import subprocess
 import sys
@@ -11,6 +13,11 @@ from cluster.haproxy_errors import error_rules
 
 _NUM_INGRESS_PORTS = 200
 """For the ingresses of one cluster on this machine, and those that were killed: a port rests for a minute."""
+_MOST_CONNECTIONS = 4096
+"""Ray's own number. Each takes two open files: the client's side and the ingress's."""
+_OTHER_FILES = 600
+"""Of HAProxy: listeners, its admin socket, and a check of each ingress port."""
+_FEWEST_CONNECTIONS = 64
 _DIRECT_SCRIPT = Path(__file__).parent / "direct" / "direct_route.lua"
 
 
@@ -24,6 +31,27 @@ def find_haproxy() -> str | None:
     except (ImportError, OSError, subprocess.SubprocessError):  # no wheel for this platform, or a libc that is too old
         return None
     return binary
+
+
+def most_connections(open_files: int | None = None) -> int:
+    """That HAProxy can hold at once. It does not start where it is told of more than its open files allow.
+
+    open_files: default what this process may open (`ulimit -n`).
+    """
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if open_files is None else open_files
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(_FEWEST_CONNECTIONS, min(_MOST_CONNECTIONS, (soft - _OTHER_FILES) // 2))
+
+
+def haproxy_complaint(folder: Path) -> str | None:
+    """What HAProxy said last when it did not start, in its own words; None where it said nothing of the kind.
+
+    folder: that of `haproxy_environment`. Ray keeps HAProxy's words in a file, and tells nobody.
+    """
+    logs = sorted(folder.rglob("*.stderr.log"), key=lambda path: path.stat().st_mtime)
+    alerts = [line for path in logs for line in path.read_text(errors="replace").splitlines() if "[ALERT]" in line]
+    return re.sub(r"^\[ALERT\]\s*\(\d+\) : ", "", alerts[-1]) if alerts else None
 
 
 def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, direct: bool = False) -> dict[str, str]:
@@ -61,6 +89,7 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, 
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ingress_ports.stop),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # costs a log line per request, for metrics of Ray's own
         "RAY_SERVE_HAPROXY_NBTHREAD": "2",
+        "RAY_SERVE_HAPROXY_MAXCONN": str(most_connections()),
         # A reloaded HAProxy ends its streams itself at the end of this, so it must be longer than any answer takes.
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
         "RAY_SERVE_PORT_QUARANTINE_S": "60",

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 100 * 1024**2
 """Requests and answers are far smaller than what Ray would put there; it takes no less than 75 MiB."""
+HAPROXY_FOLDER = "h"
+"""In the run folder; short, because sockets lie below it."""
 ANSWER_SECONDS = 3.0
 """An ingress that does not answer for so long is not waited for."""
 
@@ -39,7 +41,7 @@ def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:
     binary = find_haproxy()
     if binary is None:
         return environment
-    haproxy = folder / "h"
+    haproxy = folder / HAPROXY_FOLDER
     haproxy.mkdir()
     return environment | haproxy_environment(
         binary, config.host, haproxy, FreePorts(), direct=config.transport == "direct"
