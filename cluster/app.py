@@ -1,5 +1,6 @@
 """The Ray Serve application: ingress -> our request router -> replicas."""
 
+import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from cache.fingerprint import model_fingerprint
 from cluster.api.tenants import read_api_keys
 from cluster.cluster_spec import ClusterSpec
 from cluster.config import ServeConfig
+from cluster.haproxy_transport import check_rules
 from cluster.kept_secret import kept_secret
 from cluster.model_facts import read_model_facts
 from cluster.paths import cache_root
@@ -34,6 +36,7 @@ def build_app(args: dict[str, Any]) -> Any:
     """
     from cluster.model_store import resolve_model
 
+    check_rules(os.environ)
     config = ServeConfig.load(args)
     if config.transport == "direct":
         raise ValueError(

@@ -2,14 +2,19 @@
 
 import re
 import resource
+import shlex
 import stat
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from cluster import haproxy_launcher
 from cluster.free_ports import FreePorts
 from cluster.haproxy_errors import error_rules
+
+ENABLED_VARIABLE = "RAY_SERVE_ENABLE_HA_PROXY"
+PATH_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
 
 _NUM_INGRESS_PORTS = 200
 """For the ingresses of one cluster on this machine, and those that were killed: a port rests for a minute."""
@@ -54,6 +59,24 @@ def haproxy_complaint(folder: Path) -> str | None:
     return re.sub(r"^\[ALERT\]\s*\(\d+\) : ", "", alerts[-1]) if alerts else None
 
 
+def check_rules(environment: Mapping[str, str]) -> None:
+    """Raises ValueError where Ray would run an HAProxy without our launcher: it binds ports on all interfaces, answers
+    in HTML and ends streams by itself."""
+    if environment.get(ENABLED_VARIABLE) != "1":
+        return
+    try:
+        script = Path(environment.get(PATH_VARIABLE, "")).read_bytes()
+    except OSError:
+        script = b""
+    if Path(haproxy_launcher.__file__).name.encode() in script and haproxy_launcher.BINARY_VARIABLE in environment:
+        return
+    raise ValueError(
+        f"{ENABLED_VARIABLE}=1 alone runs HAProxy without Warmlane's rules (open ports, no limits of ours): unset it and "
+        f"{PATH_VARIABLE}, and use `warmlane serve`, or start Ray with what `python -m cluster.haproxy_transport HOST "
+        "FOLDER` prints"
+    )
+
+
 def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, direct: bool = False) -> dict[str, str]:
     """What Ray's processes must find in their environment before Ray Serve is imported.
 
@@ -73,8 +96,8 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, 
         haproxy_launcher.HOST_VARIABLE: host,
         haproxy_launcher.ERRORS_VARIABLE: str(errors),
         haproxy_launcher.DIRECT_VARIABLE: str(_DIRECT_SCRIPT) if direct else "",
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
+        ENABLED_VARIABLE: "1",
+        PATH_VARIABLE: str(launcher),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "a"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
@@ -100,3 +123,21 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts, 
         # How long an ingress that is told to stop waits for HAProxy to drop it; HAProxy hears of it within a second.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     }
+
+
+def main() -> int:
+    """Prints the environment for `ray start`, as a shell reads it. Arguments: where the API listens, a folder."""
+    if len(sys.argv) != 3:
+        print("usage: python -m cluster.haproxy_transport HOST FOLDER", file=sys.stderr)
+        return 2
+    folder, binary = Path(sys.argv[2]).absolute(), find_haproxy()
+    if binary is None or not folder.is_dir():
+        print("no haproxy runs here" if binary is None else f"{folder} must be a folder", file=sys.stderr)
+        return 1
+    for name, value in haproxy_environment(binary, sys.argv[1], folder, FreePorts()).items():
+        print(f"export {name}={shlex.quote(value)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

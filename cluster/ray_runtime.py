@@ -13,7 +13,13 @@ from cluster.app import CPU_SHARE
 from cluster.config import ServeConfig
 from cluster.free_ports import FreePorts
 from cluster.gpu_check import check_gpus
-from cluster.haproxy_transport import find_haproxy, haproxy_environment
+from cluster.haproxy_transport import (
+    ENABLED_VARIABLE,
+    PATH_VARIABLE,
+    check_rules,
+    find_haproxy,
+    haproxy_environment,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +55,8 @@ def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:
 
 
 def start_ray(config: ServeConfig, folder: Path) -> None:
-    """Raises ValueError when the machine lacks the GPUs that were asked for."""
+    """Raises ValueError when the machine lacks the GPUs that were asked for, or HAProxy would run without our rules."""
+    check_rules(os.environ)
     import ray
 
     wanted_cpus = math.ceil(CPU_SHARE * (config.replicas + config.num_ingress)) + 1
@@ -159,10 +166,12 @@ def _finish_answers(drain_seconds: float) -> int:
 
 
 def behind_haproxy() -> bool:
-    return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+    return os.environ.get(ENABLED_VARIABLE) == "1"
 
 
 def put_into_environment(values: Mapping[str, str]) -> None:
-    """The user's own settings of the same name win."""
+    """The user's own settings of the same name win, but for the launcher: it runs the HAProxy that the user named."""
     for name, value in values.items():
+        if name == PATH_VARIABLE:
+            os.environ[name] = value
         os.environ.setdefault(name, value)
