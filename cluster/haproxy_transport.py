@@ -71,8 +71,8 @@ def check_rules(environment: Mapping[str, str]) -> None:
     if Path(haproxy_launcher.__file__).name.encode() in script and haproxy_launcher.BINARY_VARIABLE in environment:
         return
     raise ValueError(
-        f"{ENABLED_VARIABLE}=1 alone runs HAProxy without Warmlane's rules (open ports, no limits of ours): unset it and "
-        f"{PATH_VARIABLE}, and use `warmlane serve`, or start Ray with what `python -m cluster.haproxy_transport HOST "
+        f"{ENABLED_VARIABLE}=1 alone runs HAProxy without Warmlane's rules (open ports, no limits of ours): unset it "
+        f"and {PATH_VARIABLE}, and use `warmlane serve`, or start Ray with what `python -m cluster.haproxy_transport HOST "
         "FOLDER` prints"
     )
 

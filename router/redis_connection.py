@@ -68,7 +68,8 @@ class RedisConnection:
         self._redis.ping()
 
     def announce(self, router_id: str, reservations: bytes) -> Announced:
-        """Leaves this router's reservations, unless the server is at the limit of its memory. A set of names that is no set is removed: who lives announces itself."""
+        """Leaves this router's reservations, unless the server is at the limit of its memory. A set of names that is
+        no set is removed: who lives announces itself."""
         keys = self._keys
         pipe = self._redis.pipeline(transaction=False)
         pipe.set(keys.reservations(router_id), reservations, px=int(LEASE_SECONDS * 1000))
