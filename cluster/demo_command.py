@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import signal
 import sys
 import tempfile
 import time
@@ -39,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Returns 0 when both arms did the same work, else 1."""
     console = Console()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever ends the demo, its cluster is stopped
     try:
         _check(args)
         resolve_model(args.model, console)  # here and not in the cluster, where nobody would see the progress
@@ -97,7 +95,7 @@ async def _measure(
     base_url: str,
     on_record: Callable[[RequestRecord], None],
 ) -> ArmResult:
-    async with httpx.AsyncClient(timeout=60.0) as http:
+    async with httpx.AsyncClient(timeout=60.0, trust_env=False) as http:
         model = (await http.get(f"{base_url}/v1/models")).json()["data"][0]["id"]
         async with LoadClient(base_url, model, max_tokens=args.max_tokens) as client:
             await _warm_up(client, args.replicas)

@@ -1,6 +1,7 @@
 """Turns a GGUF file into a model folder that loads in seconds. Run as a process of its own, so that torch and the
 dequantised weights leave no trace in the caller: `python -m cluster.gguf_conversion FILE FOLDER`."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -31,6 +32,17 @@ def convert(gguf_path: Path, target: Path, model_max_length: int = 8192, *, need
     tokenizer.model_max_length = model_max_length
     tokenizer.save_pretrained(target)
     model.save_pretrained(target, safe_serialization=True)
+    readable_by_umask(target)
+
+
+def readable_by_umask(folder: Path) -> None:
+    """Gives the files below the mode of any new file: safetensors writes its own for their owner alone, and a cache
+    that several users share, or an image that runs as another user, could not be read."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(0o666 & ~umask)
 
 
 if __name__ == "__main__":

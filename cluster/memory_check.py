@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import psutil
-
 from cluster.config import ServeConfig
 from cluster.model_facts import read_model_facts
 from cluster.sizes import format_bytes
+from replica.node_share import available_memory
 
 PROCESS_BYTES = 350 * 1024**2
 """What a process with torch and transformers takes before any weight."""
@@ -24,7 +23,7 @@ def check_memory(config: ServeConfig, model_dir: Path, available_bytes: int | No
         weights = facts.loaded_bytes(facts.resolved_dtype(config.dtype, on_gpu=False))
         kv_memory = config.kv_memory or 0
     needed = config.replicas * (weights + kv_memory + PROCESS_BYTES)
-    available = psutil.virtual_memory().available if available_bytes is None else available_bytes
+    available = available_memory() if available_bytes is None else available_bytes
     if needed > available:
         kv = f" and {format_bytes(kv_memory)} of KV memory" if kv_memory else ""
         raise ValueError(

@@ -12,12 +12,20 @@ from cluster.app import CPU_SHARE
 from cluster.config import ServeConfig
 from cluster.free_ports import FreePorts
 from cluster.gpu_check import check_gpus
-from cluster.haproxy_transport import find_haproxy, haproxy_environment
+from cluster.haproxy_transport import (
+    ENABLED_VARIABLE,
+    PATH_VARIABLE,
+    check_rules,
+    find_haproxy,
+    haproxy_environment,
+)
 
 logger = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 100 * 1024**2
 """Requests and answers are far smaller than what Ray would put there; it takes no less than 75 MiB."""
+HAPROXY_FOLDER = "h"
+"""In the run folder; short, because sockets lie below it."""
 ANSWER_SECONDS = 3.0
 """An ingress that does not answer for so long is not waited for."""
 
@@ -38,13 +46,14 @@ def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:
     binary = find_haproxy()
     if binary is None:
         return environment
-    haproxy = folder / "h"
+    haproxy = folder / HAPROXY_FOLDER
     haproxy.mkdir()
     return environment | haproxy_environment(binary, config.host, haproxy, FreePorts())
 
 
 def start_ray(config: ServeConfig, folder: Path) -> None:
-    """Raises ValueError when the machine lacks the GPUs that were asked for."""
+    """Raises ValueError when the machine lacks the GPUs that were asked for, or HAProxy would run without our rules."""
+    check_rules(os.environ)
     import ray
 
     wanted_cpus = math.ceil(CPU_SHARE * (config.replicas + config.num_ingress)) + 1
@@ -157,10 +166,12 @@ def _finish_answers(drain_seconds: float) -> int:
 
 
 def behind_haproxy() -> bool:
-    return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+    return os.environ.get(ENABLED_VARIABLE) == "1"
 
 
 def put_into_environment(values: Mapping[str, str]) -> None:
-    """The user's own settings of the same name win."""
+    """The user's own settings of the same name win, but for the launcher: it runs the HAProxy that the user named."""
     for name, value in values.items():
+        if name == PATH_VARIABLE:
+            os.environ[name] = value
         os.environ.setdefault(name, value)

@@ -1,11 +1,9 @@
 """`warmlane serve`: from settings to a running cluster on this machine, and back to nothing on Ctrl-C."""
 
 import argparse
-import signal
 import sys
 from dataclasses import fields
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
@@ -53,8 +51,6 @@ def _help(text: str, default: Any) -> str:
 def run(args: argparse.Namespace) -> int:
     """Returns the exit code: 0 after Ctrl-C on a running cluster, 130 during start-up, 1 when it cannot run."""
     console = Console()
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
     flags = {item.name: getattr(args, item.name) for item in fields(ServeConfig) if hasattr(args, item.name)}
     try:
         config = ServeConfig.load(flags, args.config)
@@ -108,7 +104,3 @@ def _serve(cluster: ClusterSupervisor, report: StartupReport) -> int:
 def _refuse(error: BaseException) -> int:
     print(f"warmlane: {error}", file=sys.stderr)
     return 1
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt

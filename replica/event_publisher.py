@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from redis import RedisError
+from redis.exceptions import OutOfMemoryError
 
 from cache.events import BlocksRemoved, BlocksStored, KVEvent
 from cache.key_set import KeySet
@@ -19,6 +20,8 @@ SNAPSHOT_BATCHES = STREAM_MAX_BATCHES // 4
 SNAPSHOT_SECONDS = 30.0
 SOCKET_TIMEOUT_SECONDS = 0.5
 RETRY_SECONDS = 0.25
+FULL_SECONDS = 5.0
+"""Between two tries to register with a server that is at the limit of its memory: each sends a whole snapshot."""
 STOP_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
@@ -55,7 +58,7 @@ class EventPublisher:
         self._shadow = KeySet()
         self._pending: list[KVEvent] = []
         self._connected = False
-        self._retry_at = self._beat_at = self._snapshot_at = 0.0
+        self._retry_at = self._beat_at = self._snapshot_at = self._full_until = 0.0
         self._last_seq = self._snapshot_seq = 0
         self.num_events = {"stored": 0, "removed": 0, "cleared": 0}
         """Blocks stored, blocks removed, and times the whole cache was cleared."""
@@ -136,10 +139,17 @@ class EventPublisher:
             self._connected = False
             self._pending.clear()
             self._retry_at = time.monotonic() + RETRY_SECONDS
+            self._full_until = 0.0
+            if isinstance(error, OutOfMemoryError):
+                self._full_until = time.monotonic() + FULL_SECONDS
 
     def _sync(self, publication: RedisPublication) -> None:
         if not self._connected:
             if time.monotonic() < self._retry_at:
+                return
+            if time.monotonic() < self._full_until:
+                publication.hold()
+                self._retry_at = time.monotonic() + HEARTBEAT_SECONDS
                 return
             publication.connect()
             self._register(publication)

@@ -1,22 +1,13 @@
 """How many pages the engine may have."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import psutil
 import torch
 
 from replica.engine_config import EngineConfig
 from replica.errors import PoolTooSmall
 from replica.kv_pages import LayerShape
-
-_CGROUP_LIMITS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ),
-)
+from replica.node_share import available_memory
 
 
 def bytes_per_token(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
@@ -73,17 +64,4 @@ def _pages_of(num_blocks: int, block_size: int, page_size: int) -> int:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return min([psutil.virtual_memory().available, *_cgroup_free_bytes()])
-
-
-def _cgroup_free_bytes() -> list[int]:
-    """A container's limit counts, not the machine's memory (A38)."""
-    free = []
-    for limit_file, usage_file in _CGROUP_LIMITS:
-        try:
-            limit, usage = limit_file.read_text().strip(), usage_file.read_text().strip()
-        except OSError:
-            continue
-        if limit.isdigit():
-            free.append(max(0, int(limit) - int(usage)))
-    return free
+    return available_memory()

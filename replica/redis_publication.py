@@ -91,6 +91,18 @@ class RedisPublication:
         before, *_, stream_renewed, snapshot_renewed = pipe.execute()
         return bool(before == self._registration and stream_renewed and snapshot_renewed)
 
+    def hold(self) -> None:
+        """Keeps this member's lease and history where the server is at the limit of its memory and takes nothing new:
+        to prolong a life it needs no memory. Not where a router has declared this member dead."""
+        keys, member = self._keys, self._member
+        if self._redis.get(keys.registration(member)) != self._registration:
+            return
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.pexpire(keys.registration(member), _LEASE_MS)
+        for name in (keys.members, keys.stream(member), keys.snapshot(member)):
+            pipe.pexpire(name, _HISTORY_MS)
+        pipe.execute()
+
     def remove(self) -> None:
         """The last member of a fleet takes the stream of heartbeats along."""
         keys, member = self._keys, self._member

@@ -21,6 +21,7 @@ from replica.engine_factory import build_engine
 from replica.event_publisher import EventPublisher
 from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
 from replica.metrics import EngineMetrics
+from replica.node_share import replicas_on_node, with_node_share
 from replica.side_channel.channel_server import ChannelServer
 from replica.warm_up import warm_up
 
@@ -42,7 +43,7 @@ class ReplicaDeployment:
         self._registry = CollectorRegistry()
         self._process = f"replica-{self.replica_id}-{self.incarnation}"
         metrics = EngineMetrics(self._registry, model_name, self._process, self.replica_id)
-        built = self._build_engine(engine, hasher, metrics)
+        built = self._build_engine(with_node_share(engine, _num_sharing()), hasher, metrics)
         warm_up(built)
         metrics.watch(built)
         self._forward_pass = str(built.forward_pass)
@@ -126,3 +127,10 @@ class ReplicaDeployment:
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
+
+
+def _num_sharing() -> int:
+    """Replicas on this node. Nodes that lend Ray no CPUs (a head of its own) hold none."""
+    context = serve.get_replica_context()
+    num_nodes = sum(bool(node["Alive"] and node["Resources"].get("CPU")) for node in ray.nodes())
+    return replicas_on_node(context.rank.local_rank, context.world_size, num_nodes)

@@ -6,6 +6,7 @@ from typing import Any
 
 from redis import Redis, ResponseError
 from redis.backoff import NoBackoff
+from redis.exceptions import OutOfMemoryError
 from redis.retry import Retry
 
 from cache.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, TOMBSTONE, TOMBSTONE_SECONDS, RedisKeys
@@ -80,7 +81,8 @@ class RedisConnection:
         self._redis.ping()
 
     def announce(self, router_id: str, reservations: bytes) -> Announced:
-        """Leaves this router's reservations. A set of names that is no set is removed: who lives announces itself."""
+        """Leaves this router's reservations, unless the server is at the limit of its memory. A set of names that is
+        no set is removed: who lives announces itself."""
         keys = self._keys
         pipe = self._redis.pipeline(transaction=False)
         pipe.set(keys.reservations(router_id), reservations, px=int(LEASE_SECONDS * 1000))
@@ -185,10 +187,13 @@ class RedisConnection:
 
 
 def _answers(pipe: Any) -> list[Any]:
-    """WRONG_TYPE in place of the error of that name; any other error is raised."""
+    """WRONG_TYPE in place of the error of that name; any other error is raised.
+
+    But not that a server at the limit of its memory took nothing new: what was read beside that is worth as much.
+    """
     answers = pipe.execute(raise_on_error=False)
     for answer in answers:
-        if isinstance(answer, Exception) and not _is_wrong_type(answer):
+        if isinstance(answer, Exception) and not _is_wrong_type(answer) and not isinstance(answer, OutOfMemoryError):
             raise answer
     return [WRONG_TYPE if isinstance(answer, Exception) else answer for answer in answers]
 

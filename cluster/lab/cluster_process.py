@@ -42,7 +42,7 @@ class ClusterProcess:
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.output_path = output_path
-        self._command = [sys.executable, "-c", _SERVE, "serve", "--port", str(self.port), *arguments]
+        self._command = [sys.executable, "-P", "-c", _SERVE, "serve", "--port", str(self.port), *arguments]
         self._mark = uuid.uuid4().hex
         self._env = {**os.environ, **(env or {}), _MARK: self._mark}
         self._process: subprocess.Popen[bytes] | None = None
@@ -118,7 +118,7 @@ class ClusterProcess:
 
     def _healthy(self) -> bool:
         try:
-            return httpx.get(f"{self.base_url}/health", timeout=2.0).status_code == 200
+            return httpx.get(f"{self.base_url}/health", timeout=2.0, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False
 

@@ -52,7 +52,7 @@ class LoadClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
         self._base_urls = cycle([base_url] if isinstance(base_url, str) else base_url)
-        self._http = httpx.AsyncClient(headers=headers, timeout=timeout_seconds, limits=limits)
+        self._http = httpx.AsyncClient(headers=headers, timeout=timeout_seconds, limits=limits, trust_env=False)
 
     async def __aenter__(self) -> "LoadClient":
         return self

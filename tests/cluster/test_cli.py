@@ -26,8 +26,8 @@ GIB = 1 << 30
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """`serve` takes SIGTERM and SIGHUP for itself."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """The command takes them for itself."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

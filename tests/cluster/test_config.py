@@ -194,10 +194,12 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> N
 def test_the_engine_gets_what_was_set() -> None:
     kv_memory = parse_bytes("kv_memory", "1MiB")
     config = ServeConfig(kv_memory=kv_memory, gpus_per_replica=1, threads_per_replica=3, page_size=64)
-    engine = config.engine("/models/x", threads=7)
+    engine = config.engine("/models/x")
     assert (engine.block_size, engine.page_size) == (16, 64)
     assert (engine.model, engine.device, engine.kv_memory_bytes, engine.threads) == ("/models/x", "cuda", 1 << 20, 3)
-    assert ServeConfig().engine("/models/x", threads=7).threads == 7
+    # Not of the machine that reads the settings: each replica looks at its own node (`replica/node_share.py`).
+    on_cpus = ServeConfig(replicas=8).engine("/models/x")
+    assert (on_cpus.threads, on_cpus.memory_fraction) == (None, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """HAProxy of one cluster: on loopback, with its own ports, and never longer there than its manager."""
 
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from cluster.app import build_app
 from cluster.free_ports import FreePorts
 from cluster.haproxy_launcher import amend
-from cluster.haproxy_transport import haproxy_environment
+from cluster.haproxy_transport import check_rules, haproxy_environment, main
+from cluster.ray_runtime import put_into_environment
 from tests.cluster.launched_haproxy import HOST, LaunchedHaproxy, listening
 
 CONFIGURATION = """global
@@ -134,3 +137,38 @@ def test_two_clusters_get_other_ports_and_paths(folder: Path, binary: str) -> No
     for key in first:
         if key.endswith(("_PORT", "_PATH", "_LOC", "_BASE", "_FILE")):
             assert first[key] != second[key]
+
+
+def test_haproxy_without_our_rules_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check_rules({})
+    check_rules({"RAY_SERVE_ENABLE_HA_PROXY": "0"})
+    for name in ("HAPROXY_LAUNCHER_BINARY", "RAY_SERVE_HAPROXY_BINARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    with pytest.raises(ValueError, match="RAY_SERVE_ENABLE_HA_PROXY=1 alone runs HAProxy without Warmlane's rules"):
+        build_app({})
+    ours = haproxy_environment("/usr/sbin/haproxy", "127.0.0.1", tmp_path, FreePorts())
+    check_rules(ours)
+    with pytest.raises(ValueError, match="without Warmlane's rules"):
+        check_rules(ours | {"RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/sbin/haproxy"})
+
+
+def test_the_users_own_haproxy_runs_behind_the_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ours = haproxy_environment("/usr/sbin/haproxy", "127.0.0.1", tmp_path, FreePorts())
+    environment = {"RAY_SERVE_HAPROXY_BINARY_PATH": "/usr/sbin/haproxy", "RAY_SERVE_HAPROXY_MAXCONN": "7"}
+    monkeypatch.setattr("os.environ", environment)
+    put_into_environment(ours)
+    check_rules(environment)
+    assert environment["RAY_SERVE_HAPROXY_MAXCONN"] == "7"
+
+
+def test_a_shell_reads_the_environment_for_ray_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["haproxy_transport", "127.0.0.1", str(tmp_path)])
+    assert main() == 0
+    script = capsys.readouterr().out + "env"
+    shown = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin"})
+    check_rules(dict(line.split("=", 1) for line in shown.stdout.splitlines()))
+    monkeypatch.setattr("sys.argv", ["haproxy_transport", "127.0.0.1", str(tmp_path / "none")])
+    assert main() == 1

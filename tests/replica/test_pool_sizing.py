@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from replica import pool_sizing
+from replica.cgroup_limits import CgroupLimits
 from replica.engine_config import EngineConfig
 from replica.errors import PoolTooSmall
 from replica.kv_pages import LayerShape
+from replica.node_share import available_memory
 
 SHAPES = [LayerShape(3, 64, 64)] * 30  # SmolLM2-135M
 TOKEN_BYTES = 30 * 3 * 128 * 4
@@ -56,7 +58,8 @@ def test_memory_is_not_wasted_on_pages_that_no_mixture_of_requests_can_hold(monk
 
 def test_a38_a_container_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     limit, usage = tmp_path / "memory.max", tmp_path / "memory.current"
-    monkeypatch.setattr(pool_sizing, "_CGROUP_LIMITS", ((limit, usage), (tmp_path / "none", tmp_path / "none")))
+    limits = CgroupLimits(tmp_path, tmp_path / "none")
+    monkeypatch.setattr(pool_sizing, "available_memory", lambda: available_memory(limits))
     cpu = torch.device("cpu")
     unlimited = pool_sizing._free_bytes(cpu)
     limit.write_text("1000000\n")
