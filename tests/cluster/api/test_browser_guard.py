@@ -119,9 +119,7 @@ async def test_a_name_that_its_owner_points_at_loopback_is_refused(
         assert (await client.get("/health", headers=headers)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:80", "127.3.2.1", "[::1]:8000", "a.localhost"]
-)
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:80", "127.3.2.1", "[::1]:8000", "a.localhost"])
 async def test_names_of_this_machine_are_answered(serve: Serve, host: str) -> None:
     async with serve(own_hosts_only=True) as client:
         assert (await client.get("/admin/policy", headers={"host": host})).status_code == 200
