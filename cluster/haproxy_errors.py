@@ -2,10 +2,8 @@
 
 from cluster.api.errors import SERVER_ERROR, ApiError
 from cluster.api.failures import RETRY_AFTER_SECONDS
-from cluster.api.request_id import REQUEST_ID_RULE
 
 _REFUSALS = (
-    ApiError(400, f"X-Request-Id {REQUEST_ID_RULE}.", param="X-Request-Id"),
     ApiError(404, "This path is not for clients.", code="not_found"),
     ApiError(405, "Method Not Allowed"),
     ApiError(408, "The request did not arrive in time.", type="timeout_error", code="request_incomplete"),
@@ -24,8 +22,8 @@ _REFUSALS = (
 def error_rules() -> str:
     """Lines for HAProxy's `defaults`, one for each status that it can answer with by itself.
 
-    The 400 is that of our own rule alone: for what is no HTTP, or whose headers are larger than its buffer (57),
-    HAProxy has an answer built in that no configuration changes (2.8).
+    Not 400: for what is no HTTP, or whose headers are larger than its buffer (57), HAProxy has an answer built in that
+    no configuration changes (2.8).
     """
     return "".join(f"    {_rule(refusal)}\n" for refusal in _REFUSALS)
 

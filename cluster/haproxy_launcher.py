@@ -5,9 +5,6 @@
 - Where HAProxy answers itself, it does so in HTML or plain text; the API's clients read JSON (33b).
 - Ray ends a request by the header X-Request-Timeout-Seconds itself: a stream breaks off, and the error is plain text.
   The ingress keeps that deadline, so it gets the header under a name that Ray does not know.
-- It reads header values as UTF-8 and answers what is none with a bare 500: X-Request-Id, which the API wants in ASCII
-  anyhow, and headers of its own that no client of this API needs, one of which stops it from noticing that a client
-  left.
 - It hands on methods and upgrades that the ingress's server refuses in plain text.
 - It asks for splicing. If a body came in a packet of its own and the client leaves before the answer begins, HAProxy
   (2.8.25 at least) then spins and never tells the server (24).
@@ -30,8 +27,6 @@ HOST_VARIABLE = "HAPROXY_LAUNCHER_HOST"
 ERRORS_VARIABLE = "HAPROXY_LAUNCHER_ERRORS"
 """Path of the lines for `defaults` that say what HAProxy answers itself."""
 TIMEOUT_HEADER = "x-request-timeout-seconds"
-SERVE_SESSION_HEADER = "x-warmlane-serve-session"
-"""What Ray is told to read sessions from, instead of X-Session-Id, which may hold any bytes: it has no use for them."""
 PASSED_TIMEOUT_HEADER = "x-warmlane-timeout-seconds"
 _PR_SET_PDEATHSIG = 1
 _BIND = re.compile(r"^(\s*bind\s+)\S*:(\d+)", re.MULTILINE)
@@ -44,11 +39,6 @@ _FRONTEND_RULES = f"""\
     http-request set-header {PASSED_TIMEOUT_HEADER} %[req.fhdr({TIMEOUT_HEADER})] if {{ req.fhdr({TIMEOUT_HEADER}) -m found }}
     http-request del-header {TIMEOUT_HEADER}
     http-request del-header upgrade
-    http-request del-header {SERVE_SESSION_HEADER}
-    http-request del-header serve_multiplexed_model_id
-    http-request del-header serve-multiplexed-model-id
-    http-request del-header x-request-disconnect-disabled
-    http-request deny deny_status 400 if {{ req.fhdr(x-request-id) -m reg '[^ -~]' }}
     http-request deny deny_status 405 unless {{ method GET HEAD POST PUT PATCH DELETE OPTIONS }}
 """  # noqa: E501
 

@@ -44,7 +44,6 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts) 
         haproxy_launcher.HOST_VARIABLE: host,
         haproxy_launcher.ERRORS_VARIABLE: str(errors),
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_SESSION_ID_HEADER_KEY": haproxy_launcher.SERVE_SESSION_HEADER,
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "a"),

@@ -37,10 +37,6 @@ class ReplicaPort:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         config = uvicorn.Config(
             BearerGate(api, key),
-            # httptools takes what follows an offer to speak HTTP/2 (h2c, as Java's client makes it) for another
-            # protocol: the body is lost. h11 goes on with HTTP/1.1, as it should.
-            http="h11",
-            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,

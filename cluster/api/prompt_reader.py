@@ -1,7 +1,6 @@
 """From a checked body to token ids that an engine can serve."""
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -9,9 +8,6 @@ from typing import Any, Protocol
 from cluster.api.chat_request import ChatMessage
 from cluster.api.errors import ApiError, bad_request, context_length_exceeded
 from cluster.api.tools import Tool
-from cluster.control_tokens import map_strings
-
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 class Tokenizer(Protocol):
@@ -52,7 +48,7 @@ class PromptReader:
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), space: str | None = None
     ) -> list[int]:
         """Ids of any length, except those of a text that cannot fit (57)."""
-        rendered = [_whole_characters(message.for_template()) for message in messages]
+        rendered = [message.for_template() for message in messages]
         self._refuse_long_text("".join(str(message.get("content") or "") for message in rendered), "messages")
         try:
             return await self.tokenizer.encode_chat(rendered, [tool.for_template() for tool in tools], space)
@@ -144,12 +140,3 @@ class PromptReader:
             f"{num_prompt_tokens + limit} tokens ({num_prompt_tokens} in the prompt, {limit} in the answer).",
             field,
         )
-
-
-def _whole_characters(message: dict[str, Any]) -> dict[str, Any]:
-    """With U+FFFD for each half of a character, which no tokenizer takes. JSON text inside a body can hold them as
-    escapes, and a model that writes arguments does so; the body itself cannot (`read_json_object`)."""
-    if not message.get("tool_calls"):
-        return message
-    calls = map_strings(message["tool_calls"], lambda text: _HALF_CHARACTER.sub("\ufffd", text))
-    return message | {"tool_calls": calls}

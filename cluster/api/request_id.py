@@ -9,7 +9,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cluster.api.errors import ApiError
 
 MAX_REQUEST_ID_CHARACTERS = 256
-REQUEST_ID_RULE = f"must have at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters"
 _PRINTABLE = re.compile(r"[\x21-\x7e]+( +[\x21-\x7e]+)*")
 
 
@@ -27,7 +26,7 @@ class RequestIdMiddleware:
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
         if given is not None and (len(given) > MAX_REQUEST_ID_CHARACTERS or not _is_printable(given)):
-            message = f"X-Request-Id {REQUEST_ID_RULE}."
+            message = f"X-Request-Id must have at most {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters."
             status = 431 if len(given) > MAX_REQUEST_ID_CHARACTERS else 400
             await ApiError(status, message, param="X-Request-Id").response()(scope, receive, send)
             return

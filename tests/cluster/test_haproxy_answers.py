@@ -151,30 +151,6 @@ def test_53_the_ingress_gets_a_deadline_under_a_name_that_ray_does_not_know(hapr
     assert not [line for line in lines if line.startswith(("x-request-timeout-seconds", "upgrade"))]
 
 
-@pytest.mark.parametrize("value", [b"\xff\xfe", b"caf\xc3\xa9", b"a\tb"], ids=["no UTF-8", "UTF-8", "tab"])
-def test_39_a_request_id_that_ray_may_not_be_able_to_read_is_a_400(haproxy: MakeHaproxy, value: bytes) -> None:
-    """Ray decodes the header before the API sees it, and answers in plain text where it cannot."""
-    head = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Request-Id: good\r\nX-Request-Id: " + value + b"\r\n\r\n"
-    response = refused(haproxy({"ingress": 1}, unchecked), head, 400)
-    assert response.status == 400
-
-
-def test_39_headers_that_only_ray_reads_do_not_reach_it_and_a_session_may_be_any_bytes(haproxy: MakeHaproxy) -> None:
-    ours = {b"x-session-id": b"\xff\xfe", b"x-request-id": b"good"}
-    rays = (b"x-warmlane-serve-session", b"serve_multiplexed_model_id", b"serve-multiplexed-model-id")
-    sent = ours | dict.fromkeys((*rays, b"x-request-disconnect-disabled"), b"\xff")
-    with listening_server() as server:
-        running = haproxy({"ingress": server.getsockname()[1]}, unchecked)
-        with socket.create_connection((HOST, running.port), timeout=10.0) as client:
-            lines = b"".join(name + b": " + value + b"\r\n" for name, value in sent.items())
-            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
-            with server.accept()[0] as request:
-                came = dict(line.partition(b": ")[::2] for line in request.recv(65536).lower().split(b"\r\n"))
-                request.sendall(OK)
-    assert {name: came[name] for name in ours} == ours
-    assert not (set(sent) - set(ours)) & set(came)
-
-
 def test_requests_are_amended_once(folder: Path) -> None:
     written = rays_configuration(folder, 1, 2, 3, servers={"ingress": 4})
     amended = amend_requests(written)

@@ -1,7 +1,5 @@
 """A replica's own port: a real engine on a tiny model, real HTTP."""
 
-import http.client
-import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -119,20 +117,6 @@ def test_a_client_that_leaves_ends_its_request(opened: OpenPort, stream: bool) -
         wait_until(lambda: bool(scheduler.running), "the request runs")
     wait_until(lambda: not opened.engine.engine.has_work, "the request is gone")
     assert finished[FinishReason.ABORT] == before + 1
-
-
-def test_an_offer_to_speak_http_2_is_declined_and_the_body_read(opened: OpenPort) -> None:
-    """Java's client makes it with every first request."""
-    content = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 1}).encode()
-    offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk"
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n{offer}\r\n"
-    host, _, port = opened.port.url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=DEADLINE_SECONDS) as connection:
-        connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
-        response = http.client.HTTPResponse(connection)
-        response.begin()
-        assert response.status == 200
-        assert json.loads(response.read())["usage"]["completion_tokens"] == 1
 
 
 def test_it_listens_on_loopback_alone_and_ends_when_closed(own: OpenPort) -> None:

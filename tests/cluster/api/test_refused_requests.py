@@ -315,22 +315,3 @@ async def test_unknown_paths_and_methods_have_the_official_form(api: Api) -> Non
     for response, status in ((await api.client.get("/v2"), 404), (await api.client.get("/v1/completions"), 405)):
         assert response.status_code == status
         check("ErrorResponse", response.json())
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
-@pytest.mark.parametrize(
-    "arguments", ['{"a": "\\ud83d"}', '{"\\ude00": 1}', '{"a": ["\\ud83d", {"b": "x\\udfffy"}]}', '"\\ud83d"']
-)
-async def test_20_half_a_character_in_an_earlier_call_is_read_as_an_unknown_one(
-    api: Api, path: str, arguments: str
-) -> None:
-    """Models write such escapes, and clients send the calls back; no tokenizer takes what they stand for."""
-    function = {"name": "f", "arguments": arguments}
-    calls = [{"id": "1", "type": "function", "function": function}]
-    messages = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "1", "content": "b"},
-    ]
-    response = await api.client.post(path, json={"model": "small", "messages": messages})
-    assert response.status_code == 200, response.text
