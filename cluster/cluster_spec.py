@@ -12,9 +12,9 @@ class ClusterSpec:
 
     fingerprint: identity of the weights (`cache.fingerprint`). secret: key of all block keys, never in Redis.
     max_model_len: tokens of prompt and answer together. block_size: tokens of a hash block.
+    cors_origins: whose web pages may use the API.
     redis_url: None runs without shared memory (each router then knows only what it sent).
-    api_keys: None lets everybody in. admin_open: whether administration needs no key then, which
-    is so on loopback alone. cors_origins: whose pages may use the API. num_ingress: HTTP ingresses.
+    api_keys: None lets everybody in. admin_open: whether administration needs no key then. num_ingress: HTTP ingresses.
     transport: how answers come from the replicas (`cluster.transports`).
     """
 
