@@ -62,6 +62,7 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
         limits=config.api_limits,
         api_keys=read_api_keys(config.api_keys_file) if config.api_keys_file is not None else None,
         admin_open=config.listens_on_loopback,
+        cors_origins=config.origins,
         num_ingress=config.num_ingress,
         transport=config.transport,
         sampling_defaults=SamplingDefaults() if config.ignore_generation_config else read_sampling_defaults(model_dir),

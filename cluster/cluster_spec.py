@@ -13,6 +13,7 @@ class ClusterSpec:
 
     fingerprint: identity of the weights (`cache.fingerprint`). secret: key of all block keys, never in Redis.
     max_model_len: tokens of prompt and answer together. block_size: tokens of a hash block.
+    cors_origins: whose web pages may use the API.
     redis_url: None runs without shared memory (each router then knows only what it sent).
     api_keys: None lets everybody in. admin_open: whether administration needs no key then. num_ingress: HTTP ingresses.
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
@@ -31,6 +32,7 @@ class ClusterSpec:
     limits: ApiLimits = field(default_factory=ApiLimits)
     api_keys: ApiKeys | None = None
     admin_open: bool = True
+    cors_origins: tuple[str, ...] = ()
     num_ingress: int = 1
     transport: str = "auto"
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)

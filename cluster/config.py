@@ -17,6 +17,8 @@ from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 
 _SECRET = re.compile(r"(?:[0-9a-fA-F]{2}){16,64}")
 _REPLICA_API_KEY = re.compile(r"[!-~]{16,256}")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@,*A-Z]+")
+"""As a browser sends it: a scheme and a host in small letters, perhaps a port, and nothing behind it."""
 _ENGINE = {item.name: item.default for item in fields(EngineConfig)}
 
 
@@ -86,6 +88,9 @@ class ServeConfig:
     max_body_bytes: int = setting(8 * 2**20, "largest body of a request, e.g. 8MiB", low=1024, high=2**31)
     max_choices: int = setting(512, "most answers of one request (prompts times n)", low=1, high=65536)
     api_keys_file: str | None = setting(None, "YAML file of key hashes and tenants (warmlane key); default: no keys")
+    cors_origins: str | None = setting(
+        None, "origins whose pages may use the API in a browser, as https://a.example,http://localhost:3000; * for all"
+    )
     replica_api_key: str | None = setting(
         None,
         "opens each replica's own API on a loopback port to holders of this key, 16 to 256 characters (a flag shows in "
@@ -119,6 +124,7 @@ class ServeConfig:
         if not self.model_name:
             raise ValueError(f"served_model_name must be given where model is {self.model!r}, which has no name")
         self._check_replica_api_key()
+        self._check_origins()
         if self.deterministic and (self.gpus_per_replica or self.dtype not in ("auto", "float32")):
             raise ValueError(
                 f"deterministic needs float32 on CPUs, got dtype {self.dtype} and "
@@ -140,6 +146,19 @@ class ServeConfig:
             )
         if self.api_keys_file is not None:  # who holds that one key could name any tenant's space as cache_salt (51)
             raise ValueError("replica_api_key cannot be used together with api_keys_file: a replica knows no tenants")
+
+    def _check_origins(self) -> None:
+        for origin in self.origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    "cors_origins must be origins such as https://chat.example or http://localhost:3000, separated by "
+                    f"commas, or *, got {origin!r}"
+                )
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """`cors_origins` one by one."""
+        return tuple(part.strip() for part in self.cors_origins.split(",")) if self.cors_origins is not None else ()
 
     @property
     def model_name(self) -> str:

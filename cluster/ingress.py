@@ -95,6 +95,8 @@ class Ingress:
                 admin_open=spec.admin_open,
                 limits=TenantLimits(spec.num_ingress),
                 entrance=self._entrance,
+                cors_origins=spec.cors_origins,
+                own_hosts_only=spec.admin_open and spec.api_keys is None,  # a key is more than a name
             ),
         )
         self._router.start()

@@ -7,16 +7,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.api.entrance import Entrance
 from cluster.api.errors import ApiError
+from cluster.api.paths import LIMITED_PATHS, TEXT_PATHS, is_admin_path, needs_no_key, path_of
 from cluster.api.tenant_limits import TenantLimits
 from cluster.api.tenants import ApiKeys, Tenant
-
-TEXT_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
-LIMITED_PATHS = TEXT_PATHS | {"/v1/explain", "/tokenize", "/detokenize"}
-"""What counts against a tenant's limits: all that costs more than its own few bytes."""
-OPEN_PREFIXES = ("/health", "/metrics", "/docs", "/redoc", "/openapi.json")
-"""Health and metrics are for machines of the operator; they name no prompt, key or tenant. The rest describes
-the API."""
-ADMIN_PREFIXES = ("/admin", "/debug")
 
 
 class Gate:
@@ -46,7 +39,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path: str = scope["path"]
+        path = path_of(scope)
         try:
             tenant = self._tenant(Request(scope), path)
             scope.setdefault("state", {})["tenant"] = tenant
@@ -70,23 +63,23 @@ class Gate:
 
     def _tenant(self, request: Request, path: str) -> Tenant | None:
         """Whose request it is; None where it needs no tenant. Raises ApiError 401 or 403."""
-        is_admin_path = path.startswith(ADMIN_PREFIXES)
+        for_admins = is_admin_path(path)
         if self._keys is None:
-            if is_admin_path and not self._admin_open:
+            if for_admins and not self._admin_open:
                 raise _admin_only("Administration needs an admin key, and this cluster has none (api_keys_file).")
             return None
-        if path.startswith(OPEN_PREFIXES):
+        if needs_no_key(path):
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         tenant, is_admin = self._keys.find(key.strip()) if scheme.lower() == "bearer" else (None, False)
-        if is_admin_path and is_admin:
+        if for_admins and is_admin:
             return None
         if tenant is None:
             if is_admin:
                 message = "An admin key has no tenant; use a tenant's key for this path."
                 raise ApiError(403, message, code="tenant_key_required")
             raise ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
-        if is_admin_path:
+        if for_admins:
             raise _admin_only("This path needs an admin key.")
         return tenant
 

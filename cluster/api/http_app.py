@@ -10,8 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from cluster.api.browser_guard import BrowserGuard
 from cluster.api.chat_request import ChatCompletionRequest
 from cluster.api.completion_request import CompletionRequest
+from cluster.api.cors import Cors
 from cluster.api.entrance import Entrance
 from cluster.api.errors import ApiError
 from cluster.api.failures import from_exception
@@ -35,12 +37,15 @@ def _no_report(error: BaseException) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """keys: None lets everybody in. admin_open, limits, entrance: see `Gate`."""
+    """keys: None lets everybody in. admin_open, limits, entrance: see `Gate`. cors_origins, own_hosts_only: see
+    `BrowserGuard`."""
 
     keys: ApiKeys | None = None
     admin_open: bool = True
     limits: TenantLimits = field(default_factory=TenantLimits)
     entrance: Entrance = field(default_factory=Entrance)
+    cors_origins: tuple[str, ...] = ()
+    own_hosts_only: bool = False
 
 
 def build_http_app(
@@ -70,7 +75,10 @@ def build_http_app(
         limits=access.limits,
         entrance=access.entrance,
     )
+    app.add_middleware(BrowserGuard, cors_origins=access.cors_origins, own_hosts_only=access.own_hosts_only)
     app.add_middleware(RequestIdMiddleware, echo=echo_request_id)
+    if access.cors_origins:  # the outermost: a page must be able to read a refusal too
+        app.add_middleware(Cors, origins=access.cors_origins)
 
     def add(
         method: str, path: str, handler: Handler, body: type[BaseModel] | None = None, report: Report = _no_report

@@ -61,6 +61,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "num_ingress": "7",
         "secret": "ab" * 16,
         "replica_api_key": "k" * 16,
+        "cors_origins": "https://chat.example",
     }.get(name, "77")
     by_flag = load(tmp_path, **{name: text})
     by_variable = load(tmp_path, environment={f"WARMLANE_{name.upper()}": text})
@@ -178,6 +179,18 @@ def test_keys_do_not_show_where_a_configuration_is_printed() -> None:
 def test_51_a_key_of_the_replicas_does_not_stand_beside_tenants() -> None:
     with pytest.raises(ValueError, match="replica_api_key cannot be used together with api_keys_file"):
         ServeConfig(replica_api_key="k" * 16, api_keys_file="keys.yaml")
+
+
+@pytest.mark.parametrize("origin", ["", "chat.example", "https://chat.example/", "https://a,,https://b", "https://A.b"])
+def test_an_origin_is_what_a_browser_sends(origin: str) -> None:
+    with pytest.raises(ValueError, match="cors_origins must"):
+        ServeConfig(cors_origins=origin)
+
+
+def test_origins_are_read_one_by_one() -> None:
+    origins = "https://chat.example, http://localhost:3000,chrome-extension://abc,http://[::1]:3000"
+    assert ServeConfig(cors_origins=origins).origins == tuple(part.strip() for part in origins.split(","))
+    assert (ServeConfig(cors_origins="*").origins, ServeConfig().origins) == (("*",), ())
 
 
 def test_direct_streaming_is_gone_and_the_error_names_what_is_there() -> None:
