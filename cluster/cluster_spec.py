@@ -16,8 +16,8 @@ class ClusterSpec:
     cors_origins: whose web pages may use the API.
     redis_url: None runs without shared memory (each router then knows only what it sent).
     api_keys: None lets everybody in. admin_open: whether administration needs no key then. num_ingress: HTTP ingresses.
-    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
-    index_blocks: int = 4_000_000
+    transport: how answers come from the replicas (`cluster.transports`). sampling_defaults: what requests leave out.
+    index_blocks: keys that each router's index may hold.
     """
 
     served_model_name: str

@@ -7,6 +7,7 @@
   The ingress keeps that deadline, so it gets the header under a name that Ray does not know.
 - It reads some headers as UTF-8 (X-Request-Id, X-Session-Id, the trace context, a model of its own multiplexing) and
   fails in plain text where they are none.
+- It lets a client's header keep it from noticing that the client has left.
 - It hands on methods and upgrades that the ingress's server refuses in plain text.
 - It asks for splicing. If a body came in a packet of its own and the client leaves before the answer begins, HAProxy
   (2.8.25 at least) then spins and never tells the server (24).
@@ -42,6 +43,7 @@ _FRONTEND_RULES = f"""\
     http-request set-header {PASSED_TIMEOUT_HEADER} %[req.fhdr({TIMEOUT_HEADER})] if {{ req.fhdr({TIMEOUT_HEADER}) -m found }}
     http-request del-header {TIMEOUT_HEADER}
     http-request del-header upgrade
+    http-request del-header x-request-disconnect-disabled
     http-request deny deny_status 400 if {{ req.fhdr(x-request-id) -m reg {_UNPRINTABLE} }}
     http-request set-header x-session-id %[req.fhdr(x-session-id),url_enc] if {{ req.fhdr(x-session-id) -m reg {_UNPRINTABLE} }}
     http-request del-header traceparent if {{ req.fhdr(traceparent) -m reg {_UNPRINTABLE} }}

@@ -160,7 +160,13 @@ def test_39_a_request_id_that_ray_cannot_read_is_a_400(haproxy: MakeHaproxy, val
 
 
 def test_headers_that_ray_reads_as_utf_8_are_that_when_an_ingress_gets_them(haproxy: MakeHaproxy) -> None:
-    given = (b"X-Session-Id: caf\xe9", b"traceparent: \xff", b"tracestate: a=\xff", b"serve_multiplexed_model_id: \xff")
+    given = (
+        b"X-Session-Id: caf\xe9",
+        b"traceparent: \xff",
+        b"tracestate: a=\xff",
+        b"serve_multiplexed_model_id: \xff",
+        b"x-request-disconnect-disabled: ?1",
+    )
     with listening_server() as server:
         running = haproxy({"ingress": server.getsockname()[1]}, unchecked)
         with socket.create_connection((HOST, running.port), timeout=10.0) as client:
@@ -168,7 +174,9 @@ def test_headers_that_ray_reads_as_utf_8_are_that_when_an_ingress_gets_them(hapr
             with server.accept()[0] as request:
                 lines = request.recv(65536).decode().lower().splitlines()
                 request.sendall(OK)
-    assert [line for line in lines if line.startswith(("x-session", "trace", "serve"))] == ["x-session-id: caf%e9"]
+    assert [line for line in lines if line.startswith(("x-session", "trace", "serve", "x-request"))] == [
+        "x-session-id: caf%e9"
+    ]
 
 
 def test_requests_are_amended_once(folder: Path) -> None:
