@@ -72,8 +72,8 @@ def check_rules(environment: Mapping[str, str]) -> None:
         return
     raise ValueError(
         f"{ENABLED_VARIABLE}=1 alone runs HAProxy without Warmlane's rules (open ports, no limits of ours): unset it "
-        f"and {PATH_VARIABLE}, and use `warmlane serve`, or start Ray with what `python -m cluster.haproxy_transport HOST "
-        "FOLDER` prints"
+        f"and {PATH_VARIABLE}, and use `warmlane serve`, or start Ray with what "
+        "`python -m cluster.haproxy_transport HOST FOLDER` prints"
     )
 
 
