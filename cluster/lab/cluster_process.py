@@ -38,12 +38,20 @@ class ClusterProcess:
     Everything that the command starts inherits a mark in its environment, by which `stop` finds what was left behind.
     """
 
-    def __init__(self, arguments: Sequence[str], *, output_path: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        output_path: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.output_path = output_path
         self._command = [sys.executable, "-P", "-c", _SERVE, "serve", "--port", str(self.port), *arguments]
         self._mark = uuid.uuid4().hex
+        self._cwd = cwd
         self._env = {**os.environ, **(env or {}), _MARK: self._mark}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -63,6 +71,7 @@ class ClusterProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=self._env,
+                cwd=self._cwd,
                 start_new_session=True,  # Ctrl-C in the terminal reaches us alone, and we stop the child in order
                 preexec_fn=lambda: _in_child(libc),
             )

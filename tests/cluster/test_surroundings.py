@@ -193,3 +193,17 @@ def test_haproxys_own_words_are_found(tmp_path: Path) -> None:
         "[ALERT]    (7) : [haproxy.main()] Cannot raise FD limit to 8250, limit is 4096.\n"
     )
     assert haproxy_complaint(tmp_path) == "[haproxy.main()] Cannot raise FD limit to 8250, limit is 4096."
+
+
+@pytest.mark.parametrize("hard", [512, 100_000])
+def test_as_many_files_may_be_open_as_the_user_may_have(hard: int) -> None:
+    """In a process of its own: a limit that was lowered cannot be raised again by everybody."""
+    script = "from cluster.host_environment import raise_open_files as r; import resource as s; print(r(400), r(600))"
+    limit = min(hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, limit)),
+    )  # fmt: skip
+    first, second = map(int, shown.stdout.split())
+    assert first == 400
+    assert second in ((512, 600) if hard == 512 else (600,))  # beyond the hard limit for the superuser alone

@@ -10,7 +10,7 @@ from replica.async_engine import AsyncEngine
 from replica.errors import EngineDead, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from tests.replica.tiny_models import generate, greedy, random_prompt, reference_model, tiny_engine
-from tests.waiting import eventually
+from tests.waiting import BOUND_SECONDS, eventually
 
 
 @pytest.fixture
@@ -224,10 +224,12 @@ async def test_what_was_asked_during_the_last_step_gets_an_answer(
 
 async def test_closing_while_a_step_hangs_ends_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, go_on = AsyncEngine(tiny_engine()), threading.Event()
-    monkeypatch.setattr(engine.engine._runner, "run", lambda *args: go_on.wait(20))
+    monkeypatch.setattr(engine.engine._runner, "run", lambda *args: go_on.wait())
     task = asyncio.create_task(collect(engine, greedy([1, 2], 2)))
     await eventually(lambda: engine._step_started is not None)
     await asyncio.to_thread(engine.close, 0.01)
-    async with asyncio.timeout(20):
-        assert (await task)[-1].finish_reason is FinishReason.ERROR
-    go_on.set()
+    try:
+        async with asyncio.timeout(BOUND_SECONDS):
+            assert (await task)[-1].finish_reason is FinishReason.ERROR
+    finally:
+        go_on.set()
