@@ -39,6 +39,7 @@ def ray_environment(config: ServeConfig, folder: Path) -> dict[str, str]:
         "RAY_AUTH_MODE": "disabled",
         "RAY_worker_niceness": "0",  # else workers run at nice 15, below everything else on the machine
         "RAY_SERVE_LOG_TO_STDERR": "0",
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",  # Ray's 0.1 s cost an idle cluster 2 % of a core more
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Ray's 5 s kill HAProxy's manager on a machine that is busy
         "RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1",  # a constructor that fails once fails again
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
