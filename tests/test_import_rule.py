@@ -89,7 +89,7 @@ def test_no_other_top_level_folder() -> None:
 @pytest.mark.parametrize(
     ("package", "code"),
     [
-        ("cache", "import replica.engine"),
+        ("cache", "import replica.engine.engine"),
         ("replica", "def f():\n    from router.load import Load"),
         ("router", "import importlib\nimportlib.import_module('replica')"),
         ("router", "from cluster import app"),

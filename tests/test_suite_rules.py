@@ -17,8 +17,8 @@ PAUSES = {
     "waiting.py": "polls for the state",
     "deploy/prometheus_server.py": "polls, and looks whether Prometheus has ended",
     "e2e/test_idle_connections.py": "that nothing happens while time passes is what is tested",
-    "cluster/misbehaving_replica.py": "a process that dies cannot see whether Ray has sent its first item",
-    "replica/side_channel/test_replica_channel.py": "polls until a number no longer grows; too early is no failure",
+    "cluster/serving/misbehaving_replica.py": "a process that dies cannot see whether Ray has sent its first item",
+    "replica/channel/test_replica_channel.py": "polls until a number no longer grows; too early is no failure",
 }  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from cluster.api.errors import bad_request
 from cluster.api.lark_terms import literal, regex_of
 from cluster.api.tagged_grammar import NotEnforceable, tagged_rules
 from cluster.api.tools import Function
-from cluster.tool_forms.form import ToolForm
-from cluster.tool_forms.known_forms import HERMES
+from cluster.text.tool_forms.form import ToolForm
+from cluster.text.tool_forms.known_forms import HERMES
 
 _JSON_LEXEMES = re.compile(r'"[^"]*"|[{}]|[:,] ')
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}

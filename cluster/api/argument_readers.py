@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from cluster.api.call_openings import num_held
 from cluster.api.parameter_kinds import is_text_alone, json_of, kinds_of
 from cluster.api.schema_parts import References
-from cluster.tool_forms.form import ParameterTags, ToolForm
+from cluster.text.tool_forms.form import ParameterTags, ToolForm
 
 
 class ArgumentReader(Protocol):

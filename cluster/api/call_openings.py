@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from cluster.tool_forms.form import ToolForm
+from cluster.text.tool_forms.form import ToolForm
 
 
 class CallOpening(Protocol):

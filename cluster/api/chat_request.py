@@ -10,9 +10,9 @@ from cluster.api.called_tools import CalledTool
 from cluster.api.response_format import ResponseFormat
 from cluster.api.sampling_fields import SamplingFields, invalid, missing
 from cluster.api.tools import MAX_TOOLS, Function, Tool, ToolChoice, check_tools, read_tool_choice
-from cluster.tool_forms.form import ToolForm
-from cluster.tool_forms.known_forms import HERMES
-from replica.sampling_params import MAX_TOP_LOGPROBS
+from cluster.text.tool_forms.form import ToolForm
+from cluster.text.tool_forms.known_forms import HERMES
+from replica.sampling.sampling_params import MAX_TOP_LOGPROBS
 
 
 def _joined_text(value: Any) -> str | None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from cluster.api.schema_parts import subschemas
-from replica.grammar_problem import grammar_problem
+from replica.sampling.grammar_problem import grammar_problem
 
 _WRITING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _LIMITS: dict[str, type | tuple[type, ...]] = {

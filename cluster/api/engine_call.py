@@ -1,4 +1,4 @@
-"""What the API needs from the machinery behind it; `cluster.request_relay` is the real one."""
+"""What the API needs from the machinery behind it; `cluster.serving.relay` is the real one."""
 
 from collections.abc import AsyncGenerator
 from typing import Protocol

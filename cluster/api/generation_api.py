@@ -25,7 +25,7 @@ from cluster.api.request_body import read_json_object, validate
 from cluster.api.request_context import RequestContext, context_of
 from cluster.api.tool_calls import ToolCallParser
 from cluster.api.unsupported_fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, drop_unsupported
-from cluster.sampling_defaults import SamplingDefaults
+from cluster.text.sampling_defaults import SamplingDefaults
 from replica.messages import GenerateRequest
 
 

@@ -8,7 +8,7 @@ from replica.messages import TokenChunk, TokenLogprobs
 
 
 class TokenTexts(Protocol):
-    """`cluster.tokenization.ChatTokenizer`: what a single token stands for."""
+    """`cluster.text.tokenization.ChatTokenizer`: what a single token stands for."""
 
     def token_bytes(self, token_id: int) -> bytes: ...
     def is_special(self, token_id: int) -> bool: ...

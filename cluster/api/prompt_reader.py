@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from cluster.api.chat_request import ChatMessage
 from cluster.api.errors import ApiError, bad_request, context_length_exceeded
 from cluster.api.tools import Tool
-from cluster.tool_forms.form import ToolForm
+from cluster.text.tool_forms.form import ToolForm
 
 
 class Tokenizer(Protocol):
-    """`cluster.tokenization.ChatTokenizer`. encode_chat raises ValueError for messages its template refuses."""
+    """`cluster.text.tokenization.ChatTokenizer`. encode_chat raises ValueError for messages its template refuses."""
 
     vocab_size: int
 

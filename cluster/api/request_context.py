@@ -13,7 +13,7 @@ from cluster.api.errors import bad_request
 from cluster.api.gate import tenant_of
 from cluster.api.session import session_of
 from cluster.api.tenants import Tenant
-from cluster.haproxy_launcher import PASSED_TIMEOUT_HEADER, TIMEOUT_HEADER
+from cluster.local.haproxy_launcher import PASSED_TIMEOUT_HEADER, TIMEOUT_HEADER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

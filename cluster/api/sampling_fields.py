@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.sampling_defaults import SamplingDefaults
-from replica.sampling_params import MAX_STOP_STRINGS, MIN_REPETITION_PENALTY, SamplingParams
+from cluster.text.sampling_defaults import SamplingDefaults
+from replica.sampling.sampling_params import MAX_STOP_STRINGS, MIN_REPETITION_PENALTY, SamplingParams
 
 MAX_BIASES = 1024
 MAX_SALT_CHARACTERS = 256

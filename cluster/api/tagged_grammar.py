@@ -9,7 +9,7 @@ from cluster.api.enforceable_schema import as_grammar, enforceable, problem_of
 from cluster.api.lark_terms import literal, regex_of
 from cluster.api.parameter_kinds import is_text_alone, kinds_of
 from cluster.api.schema_parts import References, subschemas
-from cluster.tool_forms.form import ParameterTags
+from cluster.text.tool_forms.form import ParameterTags
 
 _OF_OBJECTS = frozenset(
     {

@@ -10,8 +10,8 @@ from functools import lru_cache
 from cluster.api.argument_readers import ArgumentReader, argument_reader
 from cluster.api.call_openings import call_opening
 from cluster.api.tools import Function
-from cluster.tool_forms.form import ToolForm
-from cluster.tool_forms.known_forms import HERMES
+from cluster.text.tool_forms.form import ToolForm
+from cluster.text.tool_forms.known_forms import HERMES
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 _MARK = "CLUSTER_PROCESS_MARK"
-_SERVE = "import sys; from cluster.cli import main; sys.exit(main())"
+_SERVE = "import sys; from cluster.commands.cli import main; sys.exit(main())"
 _PR_SET_PDEATHSIG = 1
 
 

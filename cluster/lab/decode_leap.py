@@ -6,8 +6,8 @@ from itertools import accumulate
 
 from cluster.lab.cost_model import StepWork
 from cluster.lab.step_clock import StepClock
-from replica.request import Request
-from replica.scheduler import Scheduler
+from replica.engine.request import Request
+from replica.engine.scheduler import Scheduler
 
 MAX_LEAP_STEPS = 1024
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cache.wire import ReplicaLoad
+from cache.wire.records import ReplicaLoad
 
 
 @dataclass(frozen=True, slots=True)

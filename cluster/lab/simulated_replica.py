@@ -9,18 +9,18 @@ from typing import Protocol
 from cache.block_hasher import BlockHasher
 from cache.events import KVEvent
 from cache.kv_cache_manager import KVCacheManager
-from cache.redis_keys import HEARTBEAT_SECONDS
-from cache.wire import EventBatch, ReplicaLoad, ReplicaRegistration
+from cache.wire.records import EventBatch, ReplicaLoad, ReplicaRegistration
+from cache.wire.redis_keys import HEARTBEAT_SECONDS
 from cluster.lab.cost_model import StepWork
 from cluster.lab.decode_leap import DecodeLeap, num_quiet_steps
 from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.load_history import LoadHistory
 from cluster.lab.step_clock import StepClock
-from replica.engine_load import engine_load
-from replica.request import Request
-from replica.scheduler import Scheduler
-from replica.step_cost import StepCost
-from replica.step_plan import StepPlan
+from replica.engine.load import engine_load
+from replica.engine.plan import StepPlan
+from replica.engine.request import Request
+from replica.engine.scheduler import Scheduler
+from replica.engine.step_cost import StepCost
 
 IDLE_STEP_SECONDS = 0.001
 """A step that can run nothing: the engine looks again a moment later."""

@@ -7,12 +7,12 @@ from cache.block_hasher import BlockHasher
 from cluster.lab.simulated_replica import SimulatedReplica
 from router.decision import Decision
 from router.decision_maker import DecisionMaker
-from router.followed_stream import FollowedStream
-from router.index_mirror import IndexMirror
+from router.following.stream import FollowedStream
+from router.index.mirror import IndexMirror
 from router.ladder import Rung
+from router.load.reservations import SentElsewhere
 from router.policies.base import Policy
 from router.prefix_router import PREDICTED_SECONDS
-from router.reservations import SentElsewhere
 from router.route_request import RouteRequest
 from router.router_state import RouterState
 

@@ -15,7 +15,7 @@ from replica.kernels.native_batch import NativeBatch
 from replica.kernels.native_library import load_native
 from replica.kernels.packed_weight import PackedWeight
 from replica.kernels.rope_table import RopeTable
-from replica.kv_pages import KVPages, LayerShape
+from replica.model.pages import KVPages, LayerShape
 
 _NO_ROPE = "none"
 """Stands for the kind of a layer that turns nothing; None is the one kind of a model without kinds."""

@@ -7,7 +7,7 @@ from random import Random
 from typing import ClassVar
 
 from cache.block_hasher import BlockKey
-from router.replica_view import ReplicaView
+from router.load.views import ReplicaView
 
 MAX_WEIGHT = 1e9
 """Of every weight: far above all that make sense, and so far below infinity that no score gets there."""

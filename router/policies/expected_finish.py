@@ -6,9 +6,9 @@ from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
 
+from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
 from router.policies.prefill_rates import prefill_rates
-from router.replica_view import ReplicaView
 
 DEFAULT_PREFILL_RATE = 1000.0
 DEFAULT_DECODE_STEP_SECONDS = 0.03

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from router.replica_view import ReplicaView
+from router.load.views import ReplicaView
 
 FORGET_SECONDS = 60.0
 """Longer than a replica is passed over for one request or after one failure."""

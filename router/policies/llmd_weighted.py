@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
+from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
 from router.policies.prefill_rates import prefill_rates
-from router.replica_view import ReplicaView
 
 PEAK_PREFILL_RATE = 15_928.0
 """Tokens per second that llm-d assumes where nothing was measured (Qwen 32B on two H100)."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
+from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
-from router.replica_view import ReplicaView
 
 
 class LmetricPolicy(Policy):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from random import Random
 
+from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape
-from router.replica_view import ReplicaView
 
 
 class PowerOfTwoPolicy(Policy):

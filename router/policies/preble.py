@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
+from router.load.views import ReplicaView
 from router.policies.base import PolicyChoice, RequestShape, lowest
 from router.policies.prefill_rates import prefill_rates
 from router.policies.request_window import RequestWindow
 from router.policies.sent_prefix_policy import SentPrefixPolicy
-from router.replica_view import ReplicaView
 
 DEFAULT_PREFILL_RATE = 1000.0
 DEFAULT_DECODE_STEP_SECONDS = 0.03

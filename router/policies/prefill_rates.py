@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from router.replica_view import ReplicaView
+from router.load.views import ReplicaView
 
 LEAST_PREFILL_RATE = 1e-6
 """Tokens per second; below that nothing sensible was measured."""

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from random import Random
 from types import MappingProxyType
 
+from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
 from router.policies.hash_ring import ring_of
-from router.replica_view import ReplicaView
 
 
 class PrefixHashBoundedPolicy(Policy):

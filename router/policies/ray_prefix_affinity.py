@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
+from router.load.views import ReplicaView
 from router.policies.base import PolicyChoice, RequestShape, lowest
 from router.policies.power_of_two import PowerOfTwoPolicy
 from router.policies.sent_prefix_policy import SentPrefixPolicy
-from router.replica_view import ReplicaView
 
 
 class RayPrefixAffinityPolicy(SentPrefixPolicy):

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from router.load.views import ReplicaView
 from router.policies.base import Policy, RequestShape
 from router.policies.last_seen import LastSeen
 from router.policies.sent_prefixes import SentPrefixes
-from router.replica_view import ReplicaView
 
 
 class SentPrefixPolicy(Policy):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from random import Random
 
+from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
 from router.policies.hash_ring import ring_of
-from router.replica_view import ReplicaView
 
 
 class SessionHashPolicy(Policy):

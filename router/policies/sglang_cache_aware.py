@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from random import Random
 from types import MappingProxyType
 
+from router.load.views import ReplicaView
 from router.policies.base import PolicyChoice, RequestShape, lowest
 from router.policies.sent_prefix_policy import SentPrefixPolicy
-from router.replica_view import ReplicaView
 
 
 class SglangCacheAwarePolicy(SentPrefixPolicy):

@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.chat_encoder import ChatEncoder
 from cluster.lab.conversations import load_conversations
-from cluster.model_store import resolve_model
-from cluster.segment_cache import SegmentCache
-from cluster.tokenization import ChatTokenizer
+from cluster.local.model_store import resolve_model
+from cluster.text.chat_encoder import ChatEncoder
+from cluster.text.segment_cache import SegmentCache
+from cluster.text.tokenization import ChatTokenizer
 from tests.benchmarks.report import Report
 
 OUT = Path(__file__).parent / "out" / "tokenization.json"

@@ -15,14 +15,14 @@ from cluster.api.http_app import build_http_app
 from cluster.api.limits import ApiLimits
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
-from cluster.app import INGRESS_DEPLOYMENT, MAX_ONGOING_REQUESTS, REPLICA_DEPLOYMENT, REQUEST_ROUTER
-from cluster.cluster_spec import ClusterSpec
-from cluster.ingress import Ingress
-from cluster.replica_api import build_replica_api
-from cluster.tokenization import ChatTokenizer
-from replica.async_engine import AsyncEngine
+from cluster.serving.app import INGRESS_DEPLOYMENT, MAX_ONGOING_REQUESTS, REPLICA_DEPLOYMENT, REQUEST_ROUTER
+from cluster.serving.cluster_spec import ClusterSpec
+from cluster.serving.ingress import Ingress
+from cluster.serving.replica_api import build_replica_api
+from cluster.text.tokenization import ChatTokenizer
+from replica.channel.server import ChannelServer
+from replica.engine.async_engine import AsyncEngine
 from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
-from replica.side_channel.channel_server import ChannelServer
 from tests.benchmarks.instant_engine import InstantEngine
 
 MODEL = "instant"

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
-from cluster.child_processes import adopt_orphans, end_all_children
 from cluster.config import ServeConfig
-from cluster.ray_runtime import put_into_environment, ray_environment, start_ray, stop_serve
+from cluster.local.child_processes import adopt_orphans, end_all_children
+from cluster.local.ray_runtime import put_into_environment, ray_environment, start_ray, stop_serve
 
 
 def run(model_dir: str, port: int, kind: str) -> None:

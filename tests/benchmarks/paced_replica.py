@@ -8,14 +8,14 @@ from transformers import AutoTokenizer
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from cluster.lab.cost_model import CostModel, StepWork
-from cluster.replica_with_api import ReplicaWithApi
-from replica.engine import Engine
-from replica.engine_config import EngineConfig
+from cluster.serving.replica_with_api import ReplicaWithApi
+from replica.engine.config import EngineConfig
+from replica.engine.engine import Engine
+from replica.engine.plan import StepPlan
+from replica.engine.scheduler import Scheduler
 from replica.metrics import EngineMetrics
-from replica.model_runner import BlockTableOf
-from replica.scheduler import Scheduler
-from replica.step_plan import StepPlan
-from replica.vocabulary import TokenizerVocabulary
+from replica.model.runner import BlockTableOf
+from replica.text.vocabulary import TokenizerVocabulary
 
 PACE = CostModel(
     origin="computed, not measured: an 8B model in 16 bits on one GPU of 600 GB/s and 125 TFLOP/s at half its peak",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from cache.block_hasher import BlockHasher
 from cluster.lab.conversations import Conversation
-from cluster.tokenization import ChatTokenizer
+from cluster.text.tokenization import ChatTokenizer
 
 BLOCK_SIZE = 16
 

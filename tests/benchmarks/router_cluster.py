@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
-from cluster.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
-from cluster.child_processes import adopt_orphans, end_all_children
 from cluster.config import ServeConfig
-from cluster.embedded_redis import EmbeddedRedis
-from cluster.ray_runtime import put_into_environment, ray_environment, start_ray, stop_serve
+from cluster.local.child_processes import adopt_orphans, end_all_children
+from cluster.local.embedded_redis import EmbeddedRedis
+from cluster.local.ray_runtime import put_into_environment, ray_environment, start_ray, stop_serve
+from cluster.serving.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
 
 NUM_REPLICAS = 4
 REAL, PACED = "real", "paced"

@@ -11,15 +11,15 @@ from typing import Any
 
 from cache.block_hasher import BlockHasher
 from cache.events import BlocksStored
-from cache.wire import EventBatch, ReplicaLoad, ReplicaRegistration, decode_events, encode_events
+from cache.wire.records import EventBatch, ReplicaLoad, ReplicaRegistration, decode_events, encode_events
 from cluster.lab.arm_runs import run_arm
 from cluster.lab.cost_model import DEFAULT_COST_MODEL
 from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.scenario import Scenario
 from cluster.lab.trace_files import load_trace
 from router.decision_maker import DecisionMaker
-from router.followed_replicas import KEYS_PER_HOLD
-from router.index_mirror import IndexMirror
+from router.following.followed_replicas import KEYS_PER_HOLD
+from router.index.mirror import IndexMirror
 from router.ladder import Rung
 from router.policies.registry import DEFAULT_POLICY, make_policy
 from router.route_request import RouteRequest

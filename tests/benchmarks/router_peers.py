@@ -17,8 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cluster.model_store import resolve_model
-from cluster.tokenization import ChatTokenizer
+from cluster.local.model_store import resolve_model
+from cluster.text.tokenization import ChatTokenizer
 from tests.benchmarks.peer_setup import PeerUnavailable
 from tests.benchmarks.router_ceiling import most_hit_tokens
 from tests.benchmarks.router_cluster import PACED, REAL

@@ -17,9 +17,9 @@ import psutil
 from rich.console import Console
 
 from cache.key_set import KeySet
-from cache.redis_keys import HEARTBEAT_SECONDS, RedisKeys
-from cache.snapshot import Snapshot
-from cache.wire import ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration
+from cache.wire.records import ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration
+from cache.wire.redis_keys import HEARTBEAT_SECONDS, RedisKeys
+from cache.wire.snapshot import Snapshot
 from replica.redis_publication import RedisPublication
 from router.prefix_router import PrefixRouter
 from tests.router.routers import HASHER, make_router

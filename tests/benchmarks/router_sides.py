@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from cluster.free_ports import FreePorts
 from cluster.lab.metrics_snapshot import MetricsSnapshot
+from cluster.local.free_ports import FreePorts
 from tests.benchmarks.router_cluster import NUM_REPLICAS
 from tests.benchmarks.router_venvs import PACKAGES, router_command
 

@@ -8,18 +8,18 @@ import pytest
 
 from cache.block_hasher import BlockHasher
 from cluster.lab.conversations import Conversation, Exchange
-from cluster.tokenization import ChatTokenizer
-from replica.engine import Engine
-from replica.engine_config import EngineConfig
+from cluster.text.tokenization import ChatTokenizer
+from replica.engine.config import EngineConfig
+from replica.engine.engine import Engine
 from replica.messages import GenerateRequest
-from replica.sampling_params import SamplingParams
+from replica.sampling.sampling_params import SamplingParams
 from tests.benchmarks import paced_replica
 from tests.benchmarks.paced_replica import PacedReplica
 from tests.benchmarks.router_ceiling import most_hit_tokens
 from tests.benchmarks.router_peers import _empty_row, _store, _stored, _summarise, _verdict
 from tests.benchmarks.router_rounds import SideRun, problems
 from tests.benchmarks.router_works import WORKS, PeerWork
-from tests.cluster.small_tokenizer import write_small_tokenizer
+from tests.cluster.text.small_tokenizer import write_small_tokenizer
 
 WORK = WORKS[0]
 OURS = SideRun(

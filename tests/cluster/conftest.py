@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.free_ports import FreePorts
-from cluster.haproxy_transport import find_haproxy
+from cluster.local.free_ports import FreePorts
+from cluster.local.haproxy_transport import find_haproxy
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from ray.serve.schema import ServeDeploySchema
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
-from cluster.app import REPLICA_DEPLOYMENT
 from cluster.config import ServeConfig
+from cluster.serving.app import REPLICA_DEPLOYMENT
 from tests.deploy.dashboard import DEPLOY_DIR
 from tests.valkey_process import ValkeyProcess
 
@@ -41,7 +41,7 @@ def serve_configs() -> dict[str, dict[str, Any]]:
 def test_ray_serve_and_the_application_accept_the_config(name: str) -> None:
     schema = ServeDeploySchema.model_validate(serve_configs()[name])
     (application,) = schema.applications
-    assert application.import_path == "cluster.app:build_app"
+    assert application.import_path == "cluster.serving.app:build_app"
     config = ServeConfig.load(application.args, environment={})  # refuses unknown names and values out of bounds
     assert config.replicas == 2
 

@@ -14,10 +14,10 @@ import psutil
 import yaml
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
-from cluster.app import REPLICA_DEPLOYMENT
 from cluster.config import ServeConfig
-from cluster.free_ports import FreePorts
-from cluster.ray_runtime import ray_environment
+from cluster.local.free_ports import FreePorts
+from cluster.local.ray_runtime import ray_environment
+from cluster.serving.app import REPLICA_DEPLOYMENT
 from tests.waiting import wait_until
 
 _BIN = Path(sys.executable).parent
@@ -69,7 +69,7 @@ class DeployedCluster:
                 {
                     "name": "warmlane",
                     "route_prefix": "/",
-                    "import_path": "cluster.app:build_app",
+                    "import_path": "cluster.serving.app:build_app",
                     "args": dict(settings),
                     "deployments": [{"name": REPLICA_DEPLOYMENT, "num_replicas": num_replicas}],
                 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.e2e.cluster_client import BLOCK_SIZE, ClusterClient
 
-COMMAND = "import sys; from cluster.cli import main; sys.exit(main())"
+COMMAND = "import sys; from cluster.commands.cli import main; sys.exit(main())"
 
 
 def explain(cluster: ClusterClient, body: dict[str, Any], *options: str) -> str:

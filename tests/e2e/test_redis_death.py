@@ -8,7 +8,7 @@ from functools import partial
 
 import redis
 
-from cache.redis_keys import KEY_SCHEME_VERSION
+from cache.wire.redis_keys import KEY_SCHEME_VERSION
 from cluster.lab.cluster_process import ClusterProcess
 from tests.e2e.cluster_client import ClusterClient
 from tests.e2e.running_cluster import run_folder

@@ -7,7 +7,7 @@ import torch
 
 from replica.attention.backend import AttentionBackend, LayerOptions
 from replica.attention.choice import BACKENDS
-from tests.replica.test_attention_backends import BATCHES, Heads, Place, dense_attention, make_batch
+from tests.replica.attention.test_backends import BATCHES, Heads, Place, dense_attention, make_batch
 
 HEADS = {"9 over 3": Heads(9, 3, 64, 64), "8 over 2": Heads(8, 2, 128, 128), "4 over 1": Heads(4, 1, 256, 256)}
 OPTIONS = {

@@ -6,10 +6,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from cache.block_hasher import BlockHasher
 from replica.attention.choice import BACKENDS
-from replica.engine import Engine
-from replica.engine_config import EngineConfig
-from replica.engine_factory import build_engine
-from replica.model_loader import LoadedModel
+from replica.engine.config import EngineConfig
+from replica.engine.engine import Engine
+from replica.engine.factory import build_engine
+from replica.model.loader import LoadedModel
 from tests.replica.tiny_models import VOCAB_SIZE, byte_tokenizer, greedy, random_prompt, run
 
 WINDOW = 2048

@@ -9,8 +9,8 @@ from replica.attention.backend import AttentionBackend, BatchLayout
 from replica.attention.native_backend import NativeAttention
 from replica.attention.paged_step import PagedStep
 from replica.kernels.fast_path import Forward
-from replica.kv_pages import KVPages
-from replica.model_probe import cache_argument, witness_layers
+from replica.model.pages import KVPages
+from replica.model.probe import cache_argument, witness_layers
 
 
 class Requests:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cache import wire
 from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 from cache.key_set import ALL_RANGES, range_digests, range_of
-from cache.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, TOMBSTONE, RedisKeys
-from cache.snapshot import SEQ_FIELD, Snapshot, decode_seq, field_names
+from cache.wire import records as wire
+from cache.wire.redis_keys import HISTORY_TTL_SECONDS, LEASE_SECONDS, TOMBSTONE, RedisKeys
+from cache.wire.snapshot import SEQ_FIELD, Snapshot, decode_seq, field_names
 from replica import event_publisher, redis_publication
 from replica.event_publisher import EventPublisher
 from tests.valkey_process import ValkeyProcess

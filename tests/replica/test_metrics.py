@@ -4,11 +4,11 @@ from prometheus_client import CollectorRegistry, disable_created_metrics, genera
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache.block_hasher import BlockHasher
-from replica.engine_config import EngineConfig
-from replica.engine_factory import build_engine
-from replica.engine_load import engine_load
+from replica.engine.config import EngineConfig
+from replica.engine.factory import build_engine
+from replica.engine.load import engine_load
+from replica.engine.warm_up import warm_up
 from replica.metrics import EngineMetrics
-from replica.warm_up import warm_up
 from tests.replica.tiny_models import greedy, loaded, random_prompt, run, tiny_engine, tiny_model
 
 LABELS = {"model": "tiny", "process": "replica-1-abc", "replica": "1"}

@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 
 from cache.block_hasher import BlockHasher
 from cache.events import BlocksStored
-from cache.redis_keys import RedisKeys
-from cache.wire import ReplicaLoad, ReplicaRegistration
+from cache.wire.records import ReplicaLoad, ReplicaRegistration
+from cache.wire.redis_keys import RedisKeys
 from replica.event_publisher import EventPublisher
 from router.prefix_router import PrefixRouter, RouteRequest
 from router.running_set import RunningSet

@@ -4,9 +4,9 @@ import random
 from collections.abc import Iterable, Sequence
 
 from cache.events import KVEvent
-from cache.wire import ReplicaLoad, ReplicaRegistration
-from router.index_mirror import IndexMirror
-from router.reservations import SentElsewhere
+from cache.wire.records import ReplicaLoad, ReplicaRegistration
+from router.index.mirror import IndexMirror
+from router.load.reservations import SentElsewhere
 from router.router_state import RouterState
 from tests.router.fleet import Fleet
 

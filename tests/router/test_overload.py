@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from cache import wire
-from cache.wire import ReplicaLoad
-from replica.engine import Engine
-from replica.engine_load import engine_load
+from cache.wire import records as wire
+from cache.wire.records import ReplicaLoad
+from replica.engine.engine import Engine
+from replica.engine.load import engine_load
 from replica.errors import EngineOverloaded
 from replica.messages import GenerateRequest
-from replica.sampling_params import SamplingParams
+from replica.sampling.sampling_params import SamplingParams
 from router.prefix_router import PrefixRouter
 from tests.replica.tiny_models import tiny_engine
 from tests.router.routers import KEYS, PublishedReplica, request, tokens

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.load.views import ReplicaView
 from router.policies.base import RequestShape
 from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
-from router.replica_view import ReplicaView
 
 SHAPE = RequestShape(num_tokens=1000, max_new_tokens=64)
 small, tokens = st.integers(0, 200), st.integers(0, 10**6)

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cache import wire
-from cache.wire import PolicySetting
+from cache.wire import records as wire
+from cache.wire.records import PolicySetting
 from router.policies.ray_prefix_affinity import RayPrefixAffinityPolicy
 from router.policy_switch import PolicySwitch
 from router.prefix_router import PrefixRouter

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cache.wire import ReplicaRegistration
+from cache.wire.records import ReplicaRegistration
 from router.decision import Decision, Outcome
 from router.decision_log import DecisionLog
 from router.ladder import STALE_AFTER_SECONDS, STALE_BOUND_SECONDS, Rung, rendezvous_choice, rung_of
+from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape
 from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest
-from router.replica_view import ReplicaView
 from router.running_set import RunningSet
 from tests.router.routers import HASHER, ManualClock, make_router, request, tokens
 

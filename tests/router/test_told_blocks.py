@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from cache.events import BlocksStored, CacheCleared
-from cache.wire import ReplicaRegistration, Reservation
-from router.index_mirror import IndexMirror
+from cache.wire.records import ReplicaRegistration, Reservation
+from router.index.mirror import IndexMirror
 from router.ladder import Rung
-from router.reservations import KEYS_TOLD_SECONDS, MAX_KEYS_TOLD, SentElsewhere
+from router.load.reservations import KEYS_TOLD_SECONDS, MAX_KEYS_TOLD, SentElsewhere
 from router.router_state import RouterState
 from tests.router.policies.shapes import keys
 from tests.router.routers import HASHER

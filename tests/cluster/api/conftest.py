@@ -13,9 +13,9 @@ from cluster.api.http_app import build_http_app
 from cluster.api.limits import ApiLimits
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
-from cluster.tokenization import ChatTokenizer
+from cluster.text.tokenization import ChatTokenizer
 from tests.cluster.scripted_engine import ScriptedEngine
-from tests.cluster.small_tokenizer import write_small_tokenizer
+from tests.cluster.text.small_tokenizer import write_small_tokenizer
 
 WINDOW = 256
 

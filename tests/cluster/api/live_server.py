@@ -20,12 +20,12 @@ from cluster.api.limits import ApiLimits
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
 from cluster.api.tenants import ApiKeys
-from cluster.tokenization import ChatTokenizer
-from replica.async_engine import AsyncEngine
-from replica.engine_config import EngineConfig
-from replica.engine_factory import build_engine
+from cluster.text.tokenization import ChatTokenizer
+from replica.engine.async_engine import AsyncEngine
+from replica.engine.config import EngineConfig
+from replica.engine.factory import build_engine
 from replica.messages import GenerateRequest, TokenChunk
-from replica.model_loader import LoadedModel
+from replica.model.loader import LoadedModel
 from tests.cluster.scripted_engine import Decision
 from tests.replica.tiny_models import random_model, tiny_config
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.api.live_server import MODEL, WINDOW, LiveServer, running_server
 from tests.cluster.api.sse import events
 from tests.cluster.openai_schema import check
-from tests.cluster.small_tokenizer import CONTROL_TOKENS
+from tests.cluster.text.small_tokenizer import CONTROL_TOKENS
 
 TEXT = "the quick 😀 世界 ďábelské e\u0301 fox"
 SCHEMA = {

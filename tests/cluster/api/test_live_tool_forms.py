@@ -11,8 +11,8 @@ from tokenizers import AddedToken, Tokenizer
 from tests.cluster.api.live_server import MODEL, LiveServer, running_server
 from tests.cluster.api.sse import events
 from tests.cluster.openai_schema import check
-from tests.cluster.small_tokenizer import write_small_tokenizer
-from tests.cluster.tool_templates import TEMPLATES
+from tests.cluster.text.small_tokenizer import write_small_tokenizer
+from tests.cluster.text.tool_templates import TEMPLATES
 
 SCHEMA = {
     "type": "object",

@@ -15,15 +15,15 @@ from cluster.api.http_app import build_http_app
 from cluster.api.limits import ApiLimits
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
-from cluster.cluster_scrape import ClusterScrape
-from cluster.explain_api import ExplainApi
-from cluster.operations_api import OperationsApi
-from cluster.readiness import Readiness
-from cluster.tokenization import ChatTokenizer
-from replica.async_engine import AsyncEngine
+from cluster.serving.cluster_scrape import ClusterScrape
+from cluster.serving.explain_api import ExplainApi
+from cluster.serving.operations_api import OperationsApi
+from cluster.serving.readiness import Readiness
+from cluster.text.tokenization import ChatTokenizer
+from replica.engine.async_engine import AsyncEngine
 from tests.cluster.api.live_server import MODEL, WINDOW, DirectCall, tiny_llm
 from tests.cluster.openai_schema import check
-from tests.cluster.scripted_replicas import router_over
+from tests.cluster.serving.scripted_replicas import router_over
 
 MAX_TOKENS = 4
 MAX_EXAMPLES = 40

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from cluster.api.failures import from_exception
-from cluster.tokenization import ChatTokenizer
+from cluster.text.tokenization import ChatTokenizer
 from tests.cluster.api.conftest import WINDOW, Api
 from tests.cluster.openai_schema import check
 

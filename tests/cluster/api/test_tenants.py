@@ -12,7 +12,7 @@ from cluster.api.errors import ApiError
 from cluster.api.http_app import Access, build_http_app
 from cluster.api.tenant_limits import TenantLimits
 from cluster.api.tenants import ApiKeys, Tenant, key_hash, read_api_keys
-from cluster.key_command import run as make_key
+from cluster.commands.key import run as make_key
 from tests.cluster.api.conftest import Api
 from tests.cluster.api.live_server import MODEL, LiveServer, running_server
 from tests.cluster.openai_schema import check

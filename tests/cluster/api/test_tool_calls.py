@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.api.tool_calls import ParsedText, ToolCallDelta, ToolCallParser
-from cluster.tool_prompt import plain_messages
+from cluster.text.tool_prompt import plain_messages
 
 CALL = '<tool_call>\n{"name": "get", "arguments": {"a": "}\\"{", "b": [1, {"c": 2}]}}\n</tool_call>'
 ARGUMENTS = '{"a": "}\\"{", "b": [1, {"c": 2}]}'

@@ -18,10 +18,10 @@ from cluster.api.schema_parts import References
 from cluster.api.tagged_grammar import NotEnforceable
 from cluster.api.tool_calls import ParsedText, ToolCallParser
 from cluster.api.tools import Function
-from cluster.tool_forms.form import ToolForm
-from cluster.tool_forms.known_forms import GLM, HERMES, KNOWN_FORMS, LLAMA, MISTRAL, QWEN_CODER
-from replica.grammar_vocabulary import grammar_vocabulary
-from tests.cluster.chat_tokenizers import byte_level_bpe
+from cluster.text.tool_forms.form import ToolForm
+from cluster.text.tool_forms.known_forms import GLM, HERMES, KNOWN_FORMS, LLAMA, MISTRAL, QWEN_CODER
+from replica.sampling.grammar_vocabulary import grammar_vocabulary
+from tests.cluster.text.chat_tokenizers import byte_level_bpe
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.cli import main
+from cluster.commands.cli import main
 from cluster.lab.arm_runs import run_arm
 from cluster.lab.comparison import Comparison
 from cluster.lab.comparison_page import comparison_page

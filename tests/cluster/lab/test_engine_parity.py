@@ -12,13 +12,13 @@ from cluster.lab.fleet import Fleet
 from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.scenario import lab_hasher
 from cluster.lab.trace import Trace
-from replica.engine import Engine
-from replica.engine_observer import EngineObserver
+from replica.engine.engine import Engine
+from replica.engine.observer import EngineObserver
+from replica.engine.plan import StepPlan
+from replica.engine.scheduler import Scheduler
 from replica.messages import GenerateRequest
-from replica.model_runner import BlockTableOf
-from replica.sampling_params import SamplingParams
-from replica.scheduler import Scheduler
-from replica.step_plan import StepPlan
+from replica.model.runner import BlockTableOf
+from replica.sampling.sampling_params import SamplingParams
 from tests.cluster.lab.workloads import COSTS, sessions
 
 VOCAB = 8

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli import main
+from cluster.commands.cli import main
 from cluster.lab.output_files import check_outputs
 
 COMPARE = ["lab", "compare", "--trace", "nowhere"]  # that it is no trace is only found after the outputs were checked

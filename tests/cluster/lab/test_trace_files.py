@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli import main
+from cluster.commands.cli import main
 from cluster.lab.trace import Trace
 from cluster.lab.trace_files import BUNDLED, DATA_DIR, ORIGINS, load_trace
 from cluster.lab.word_tokenizer import tokenize

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli import main
+from cluster.commands.cli import main
 from cluster.lab.arrival_plan import ClosedLoop, OpenLoop
 from cluster.lab.trace import Trace, TraceRequest
 from cluster.lab.trace_conversations import DEFAULT_SYSTEM_PROMPT

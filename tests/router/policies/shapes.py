@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
 
+from router.load.views import ReplicaView
 from router.policies.base import Policy, RequestShape
-from router.replica_view import ReplicaView
 
 BLOCK = 16
 IDS = ("a", "b", "c", "d")

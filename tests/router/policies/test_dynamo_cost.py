@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from router.load.views import ReplicaView
 from router.policies.registry import make_policy
-from router.replica_view import ReplicaView
 from tests.router.policies.shapes import prompt, shares
 
 REQUEST = prompt(("system", 10))  # 160 tokens: 10 blocks

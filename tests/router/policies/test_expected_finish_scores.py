@@ -1,7 +1,7 @@
 """Single decisions of the default policy in which its formula was once too coarse."""
 
+from router.load.views import ReplicaView
 from router.policies.registry import make_policy
-from router.replica_view import ReplicaView
 from tests.router.policies.shapes import prompt, shares
 
 POLICY = make_policy("expected_finish")

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from router.load.views import ReplicaView
 from router.policies.registry import make_policy
-from router.replica_view import ReplicaView
 from tests.router.policies.shapes import choose, prompt
 
 REQUEST = prompt(("system", 10))  # 160 tokens

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from router.load.views import ReplicaView
 from router.policies.preble import PreblePolicy
 from router.policies.registry import make_policy
-from router.replica_view import ReplicaView
 from tests.router.policies.shapes import choose, idle, prompt, send
 
 REQUEST = prompt(("system", 10))  # 160 tokens

@@ -5,9 +5,9 @@ from math import prod
 
 import pytest
 
+from router.load.views import ReplicaView
 from router.policies.base import Policy
 from router.policies.registry import POLICIES, make_policy
-from router.replica_view import ReplicaView
 from tests.router.policies.shapes import prompt
 
 REPLICAS = [

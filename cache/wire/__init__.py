@@ -1,0 +1,1 @@
+"""What travels through Redis: names of keys, records and snapshots as bytes."""

@@ -1,0 +1,1 @@
+"""What `warmlane serve` starts on this machine: models, Redis, Ray, HAProxy, and their end."""

@@ -1,0 +1,55 @@
+"""`POST /admin/reset_prefix_cache`: empties the caches of all replicas and the index of all routers."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from cluster.api.http_app import Handler
+from cluster.serving.policy_control import Broadcast
+from cluster.serving.serve_call import answer_of, serve_call
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 10.0
+
+
+class CacheReset:
+    """Requests that run keep their pages. Each replica also tells Redis, so routers that could not be reached learn it
+    from there."""
+
+    def __init__(self, replica_handle: Any, running_replicas: Callable[[], Iterable[str]], broadcast: Broadcast):
+        self._reset = replica_handle.options(method_name="reset_prefix_cache")
+        self._running_replicas = running_replicas
+        self._broadcast = broadcast
+
+    def handlers(self) -> Mapping[tuple[str, str], Handler]:
+        return {("POST", "/admin/reset_prefix_cache"): self.reset}
+
+    async def reset(self, request: Request) -> Response:
+        """Answers 200 where every replica did it, else 503 with the ones that did not; calling again is harmless."""
+        replica_ids = sorted(self._running_replicas())
+        counts = await asyncio.gather(*map(self._reset_replica, replica_ids))
+        # Last, because replicas may have published blocks up to their reset.
+        answers = await self._broadcast("forget_cached", (), TIMEOUT_SECONDS)
+        done = {replica_id: count for replica_id, count in zip(replica_ids, counts, strict=True) if count is not None}
+        failed = sorted(set(replica_ids) - set(done))
+        num_ingresses = sum(not isinstance(answer, BaseException) for answer in answers)
+        body = {"num_forgotten_blocks": done, "failed_replicas": failed, "num_ingresses": num_ingresses}
+        return JSONResponse(body, 503 if failed or num_ingresses < len(answers) else 200)
+
+    async def _reset_replica(self, replica_id: str) -> int | None:
+        """How many blocks the replica forgot; None where it could not be reached."""
+        response = None
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                response = serve_call(self._reset, route_to=replica_id)
+                return int(await answer_of(response))
+        except Exception as error:
+            logger.warning("could not reset the cache of replica %s: %r", replica_id, error)
+            if response is not None:
+                response.cancel()
+            return None

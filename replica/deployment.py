@@ -1,0 +1,136 @@
+"""The Ray Serve deployment that wraps one engine."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import ray
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
+from ray import serve
+
+from cache.block_hasher import BlockHasher, ExtraKeys
+from cache.garbage_collection import settle_garbage_collection
+from cache.kv_cache_manager import PrefixOverlap
+from cache.wire.records import ReplicaRegistration
+from cache.wire.redis_keys import RedisKeys
+from replica.channel.server import ChannelServer
+from replica.engine.async_engine import AsyncEngine
+from replica.engine.cache_inspection import cache_overlaps
+from replica.engine.config import EngineConfig
+from replica.engine.engine import Engine
+from replica.engine.factory import build_engine
+from replica.engine.warm_up import warm_up
+from replica.event_publisher import EventPublisher
+from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
+from replica.metrics import EngineMetrics
+from replica.node_share import replicas_on_node, with_node_share
+
+
+class ReplicaDeployment:
+    """One engine with its metrics and its voice in Redis. An incarnation lives as long as this object.
+
+    Methods are called over a Serve handle; `route_to` is for the ingress's request router alone.
+    """
+
+    def __init__(
+        self, *, engine: EngineConfig, model_name: str, fingerprint: str, secret: bytes, redis_url: str | None
+    ):
+        disable_created_metrics()
+        self.replica_id = serve.get_replica_context().replica_id.unique_id
+        self.incarnation = secrets.token_hex(8)
+        self._model_name = model_name
+        self._hasher = hasher = BlockHasher(secret, fingerprint, engine.block_size)
+        self._registry = CollectorRegistry()
+        self._process = f"replica-{self.replica_id}-{self.incarnation}"
+        metrics = EngineMetrics(self._registry, model_name, self._process, self.replica_id)
+        built = self._build_engine(with_node_share(engine, _num_sharing()), hasher, metrics)
+        warm_up(built)
+        metrics.watch(built)
+        self._forward_pass = str(built.forward_pass)
+        self._engine = AsyncEngine(built)
+        # The address by which Ray knows this node: loopback where the cluster is of this machine alone.
+        host = ray.util.get_node_ip_address()
+        self._channels = ChannelServer(self._engine.generate, secret, self.replica_id, host)
+        registration = ReplicaRegistration(
+            replica_id=self.replica_id,
+            incarnation=self.incarnation,
+            canary=hasher.canary,
+            block_size=engine.block_size,
+            num_blocks=built.manager.num_blocks,
+            started_at=time.time(),
+        )
+        self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._engine.load)
+        metrics.on_kv_events = self._publisher.publish
+        self._publisher.start()
+        settle_garbage_collection()
+
+    def _build_engine(self, config: EngineConfig, hasher: BlockHasher, metrics: EngineMetrics) -> Engine:
+        return build_engine(config, hasher, observer=metrics)
+
+    async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
+        """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead.
+
+        The first item is empty and comes at once: it tells the ingress, which bounds the wait for a replica, that this
+        one has taken the request, however long it may then queue.
+        """
+        yield []
+        async for chunks in self._engine.generate(request.arrived()):
+            yield chunks
+
+    async def channel_address(self, route_to: str | None = None) -> ChannelAddress:
+        """Where this replica listens for side channels, from the first time it is asked."""
+        return await self._channels.address()
+
+    async def hold_channel(self, channel_id: bytes, route_to: str | None = None) -> None:
+        """Lasts as long as the side channel, over which requests come as in `generate`: a replica that is to stop waits
+        for its calls, and so for what runs there. Raises ChannelClosed where there is none of this id."""
+        await self._channels.hold(channel_id)
+
+    async def cache_overlaps(
+        self, prompts: Sequence[Sequence[int]], extra_keys: ExtraKeys, route_to: str | None = None
+    ) -> list[PrefixOverlap]:
+        """How much of each prompt lies in this replica's cache now; nothing is computed."""
+        return await cache_overlaps(self._engine, self._hasher, prompts, extra_keys)
+
+    async def metrics_text(self, route_to: str | None = None) -> str:
+        """This process's metrics in Prometheus's text format."""
+        return generate_latest(self._registry).decode()
+
+    async def describe(self, route_to: str | None = None) -> dict[str, object]:
+        """Who this is and what it has to do, for health checks and people."""
+        return {
+            "replica_id": self.replica_id,
+            "incarnation": self.incarnation,
+            "model": self._model_name,
+            "load": self._engine.load(),
+            "redis_connected": self._publisher.connected,
+            "forward_pass": self._forward_pass,
+        }
+
+    async def reset_prefix_cache(self, route_to: str | None = None) -> int:
+        """Forgets all cached pages; the index hears of it by an event. Returns how many keys there were."""
+
+        def reset(engine: Engine) -> int:
+            num_keys = len(engine.manager.cached_keys())
+            engine.reset_prefix_cache()
+            return num_keys
+
+        return await self._engine.call(reset)
+
+    def check_health(self) -> None:
+        self._engine.check_health()
+
+    def __del__(self) -> None:
+        publisher = getattr(self, "_publisher", None)
+        if publisher is not None:
+            publisher.stop()
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.close()
+
+
+def _num_sharing() -> int:
+    """Replicas on this node. Nodes that lend Ray no CPUs (a head of its own) hold none."""
+    context = serve.get_replica_context()
+    num_nodes = sum(bool(node["Alive"] and node["Resources"].get("CPU")) for node in ray.nodes())
+    return replicas_on_node(context.rank.local_rank, context.world_size, num_nodes)

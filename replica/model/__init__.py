@@ -1,0 +1,1 @@
+"""A transformers model over pages: loading, probing, refusing, sizing and running it."""

@@ -1,0 +1,1 @@
+"""From logits to the next token: edits, filters, grammars, random streams, logprobs."""

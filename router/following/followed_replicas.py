@@ -1,0 +1,221 @@
+"""Which replicas a router knows and which blocks they hold, behind one lock."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from cache.block_hasher import BlockKey
+from cache.events import BlocksStored, CacheCleared, KVEvent
+from cache.wire.records import ReplicaRegistration
+from router.index.mirror import TABLES_PER_RANGE, IndexMirror, SlotStats
+from router.load.known_replica import KnownReplica
+
+KEYS_PER_HOLD = 512
+"""So many keys are written in one hold of the lock: the snapshot of a large replica must not stop routing."""
+RESET_TOLD_SECONDS = 10.0
+"""An event that says so this soon after a reset of all caches speaks of that reset: what was sent since then counts."""
+FAILED_SECONDS = 3.0
+"""So long a replica that failed is a last resort, and what Redis still says about it is not believed."""
+
+
+class FollowedReplicas:
+    """What the follower's thread writes: incarnations that come and go, their snapshots and events.
+
+    Each public method takes the lock itself and holds it shortly: long lists of keys are written in several holds.
+    """
+
+    def __init__(self, mirror: IndexMirror):
+        self._lock = threading.Lock()
+        self._mirror = mirror
+        self._replicas: dict[str, KnownReplica] = {}
+
+    def load_slot(self, keys: Iterable[BlockKey]) -> int:
+        """A new slot with these keys that does not count yet."""
+        with self._lock:
+            slot = self._mirror.add_slot()
+        rest = iter(keys)
+        while chunk := list(islice(rest, KEYS_PER_HOLD)):
+            with self._lock:
+                self._mirror.store(slot, chunk, evict=False)
+        return slot
+
+    def adopt(self, registration: ReplicaRegistration, slot: int, now: float) -> bool:
+        """From here on `slot` counts for this incarnation. False, and the slot is gone, where the replica just failed.
+
+        Predictions are kept within one incarnation (a resync) and from the time before the first registration.
+        """
+        with self._lock:
+            known = self._get(registration.replica_id)
+            old = known.slot
+            inherits = known.registration in (None, registration)
+            if inherits:
+                self._mirror.name_heir(old, slot)
+        for generation in (0, 1) if inherits else ():
+            self._bequeath(old, generation)
+        with self._lock:
+            # Between the holds it may have failed, been emptied or been forgotten: then `old` is no slot any more.
+            gone = self._replicas.get(registration.replica_id) is not known or known.slot != old
+            if gone or now < known.failed_until:
+                self._mirror.disown(old)
+                self._mirror.drop(slot)
+                return False
+            self._mirror.enliven(slot)
+            self._mirror.drop(old)
+            known.slot, known.registration, known.foreign = slot, registration, False
+            return True
+
+    def _bequeath(self, slot: int, generation: int) -> None:
+        with self._lock:
+            keys = self._mirror.predicted_keys(generation)
+        for start in range(0, len(keys), KEYS_PER_HOLD):
+            with self._lock:
+                self._mirror.inherit(slot, keys[start : start + KEYS_PER_HOLD])
+
+    def believes(self, replica_id: str, now: float) -> bool:
+        """Whether `adopt` would take this replica now."""
+        with self._lock:
+            known = self._replicas.get(replica_id)
+            return known is None or now >= known.failed_until
+
+    def apply(
+        self, registration: ReplicaRegistration, events: Iterable[KVEvent], now: float, evict: bool = True
+    ) -> bool:
+        """False where this incarnation does not count any more. evict: as in `IndexMirror.store`."""
+        for event in events:
+            if isinstance(event, CacheCleared):
+                if not self._cache_cleared(registration, now):
+                    return False
+                continue
+            keys = event.keys
+            for start in range(0, len(keys), KEYS_PER_HOLD):
+                with self._lock:
+                    known = self._current(registration)
+                    if known is None:
+                        return False
+                    if isinstance(event, BlocksStored):
+                        self._mirror.store(known.slot, keys[start : start + KEYS_PER_HOLD], evict)
+                    else:
+                        self._mirror.remove(known.slot, keys[start : start + KEYS_PER_HOLD])
+        return True
+
+    def _cache_cleared(self, registration: ReplicaRegistration, now: float) -> bool:
+        """What was published is gone. Where a reset was told here before the event came, all that is predicted in this
+        slot was sent after it (`clear` renews the slot): the late event must not take that away."""
+        with self._lock:
+            known = self._current(registration)
+            if known is None:
+                return False
+            if now > known.emptied_at + RESET_TOLD_SECONDS:
+                self._empty(known, now)
+                return True
+            slot = self._mirror.add_slot()
+        return self.adopt(registration, slot, now)
+
+    def withdraw(self, registration: ReplicaRegistration, keys: Sequence[BlockKey]) -> bool:
+        """These blocks are not there, though no event says so; False where this incarnation does not count any more."""
+        for start in range(0, len(keys), KEYS_PER_HOLD):
+            with self._lock:
+                known = self._current(registration)
+                if known is None:
+                    return False
+                self._mirror.withdraw(known.slot, keys[start : start + KEYS_PER_HOLD])
+        return True
+
+    def published_keys(self, ranges: Iterable[int]) -> list[BlockKey]:
+        """Of all replicas, in these ranges of the key space."""
+        found = []
+        for number in ranges:
+            for table in range(TABLES_PER_RANGE * number, TABLES_PER_RANGE * (number + 1)):
+                with self._lock:
+                    found += self._mirror.published_keys(table)
+        return found
+
+    def clear(self, now: float) -> None:
+        """All replicas have emptied their caches."""
+        with self._lock:
+            for known in self._replicas.values():
+                self._empty(known, now)
+
+    def stats(self, registration: ReplicaRegistration) -> SlotStats | None:
+        with self._lock:
+            known = self._current(registration)
+            if known is None:
+                return None
+            stats = self._mirror.stats(known.slot)
+            return replace(stats, sums=list(stats.sums))
+
+    def has_room(self, num_keys: int) -> bool:
+        with self._lock:
+            return self._mirror.has_room(num_keys)
+
+    def reset_refused(self, registration: ReplicaRegistration) -> None:
+        """Nothing is missing there any more, or what is missing is about to be stored again."""
+        with self._lock:
+            known = self._current(registration)
+            if known is not None:
+                self._mirror.stats(known.slot).num_refused = 0
+
+    def mark_foreign(self, replica_id: str, now: float) -> None:
+        with self._lock:
+            known = self._get(replica_id)
+            if known.registration is not None:
+                self._retire(known, now)
+            known.foreign = True
+
+    def retire(self, registration: ReplicaRegistration, now: float) -> None:
+        """The incarnation is gone: nothing is warm there any more."""
+        with self._lock:
+            known = self._current(registration)
+            if known is not None:
+                self._retire(known, now)
+
+    def fail(self, replica_id: str, now: float) -> None:
+        """Its slot leaves the live mask at once; what Redis says about it is not believed for FAILED_SECONDS."""
+        with self._lock:
+            known = self._get(replica_id)
+            known.failed_until = now + FAILED_SECONDS
+            self._retire(known, now)
+
+    def set_predicted_seconds(self, seconds: float) -> None:
+        """How long a prediction lives from now on."""
+        with self._lock:
+            self._mirror.predicted_seconds = seconds
+
+    @property
+    def num_blocks(self) -> int:
+        with self._lock:
+            return self._mirror.num_blocks
+
+    @property
+    def num_refused(self) -> int:
+        """Blocks that replicas hold and for which the mirror had no room."""
+        with self._lock:
+            return sum(self._mirror.stats(known.slot).num_refused for known in self._replicas.values())
+
+    # With the lock held.
+
+    def _get(self, replica_id: str) -> KnownReplica:
+        known = self._replicas.get(replica_id)
+        if known is None:
+            known = self._replicas[replica_id] = KnownReplica(self._mirror.add_slot())
+            self._mirror.enliven(known.slot)
+        return known
+
+    def _current(self, registration: ReplicaRegistration) -> KnownReplica | None:
+        """None where this incarnation does not count."""
+        known = self._replicas.get(registration.replica_id)
+        return known if known is not None and known.registration == registration else None
+
+    def _renew_slot(self, known: KnownReplica) -> None:
+        self._mirror.drop(known.slot)
+        known.slot = self._mirror.add_slot()
+        self._mirror.enliven(known.slot)
+
+    def _empty(self, known: KnownReplica, now: float) -> None:
+        known.emptied_at = now
+        self._renew_slot(known)
+
+    def _retire(self, known: KnownReplica, now: float) -> None:
+        known.registration = None
+        self._empty(known, now)

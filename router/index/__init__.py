@@ -1,0 +1,1 @@
+"""Which replica holds which blocks, as one router sees it."""

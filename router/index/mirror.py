@@ -1,0 +1,286 @@
+"""The router's picture of which replica holds which blocks."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from cache.block_hasher import BlockKey
+from cache.key_set import NUM_RANGES, folded
+from router.index.sweep import Masks, MirrorSweep, clear
+
+SWEEP_KEYS = 256
+EVICT_KEYS = 64
+"""So many of a full mirror's oldest keys go at once: few enough for one hold of the lock."""
+ROOM_PART = 20
+"""So small a part of a full mirror is worth filling again."""
+NUM_TABLES = 256
+"""By a key's first byte, so that a range of the key space is some whole tables."""
+TABLES_PER_RANGE = NUM_TABLES // NUM_RANGES
+_NOTHING: list[Masks] = [{}] * NUM_TABLES
+
+
+@dataclass(slots=True)
+class SlotStats:
+    """What one slot holds, in the terms of a heartbeat. num_refused: keys left out, or dropped, because
+    the mirror was full.
+
+    sums: for each range of the key space the XOR of the keys held, of which `digests` are the last bits.
+    """
+
+    num_keys: int = 0
+    num_refused: int = 0
+    sums: list[int] = field(default_factory=lambda: [0] * NUM_RANGES)
+
+    @property
+    def digests(self) -> tuple[int, ...]:
+        return folded(self.sums)
+
+
+class IndexMirror:
+    """Block key -> bitmask of slots. A slot is one incarnation of one replica, or one attempt to load it.
+
+    Three things are tracked: `_holders` (what replicas published, in many tables: no step of a walk over all keys is
+    longer than one table), `_predicted` (what was just sent somewhere and is not published yet:
+    C12, 50) and `_live` (slots that count). A dead slot leaves `_live` at once; its bits are swept later, in small
+    steps, and only then is its number used again. Predicted keys live in two generations: both are read, only the
+    younger is written, and turning them drops the older one; so a prediction lives between half of `predicted_seconds`
+    and the whole. Bounded by `max_blocks` and `max_predicted`. A full mirror drops the keys that were neither stored
+    nor routed by for longest: each table is in that order, and the fuller ones give in turn. Not thread-safe.
+    """
+
+    def __init__(
+        self, *, max_blocks: int = 4_000_000, max_predicted: int = 200_000, predicted_seconds: float = 10.0
+    ) -> None:
+        """Raises ValueError for a bound below 1 or a life that is not above 0."""
+        for name, value in (("max_blocks", max_blocks), ("max_predicted", max_predicted)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not predicted_seconds > 0:
+            raise ValueError(f"predicted_seconds must be above 0, got {predicted_seconds}")
+        self.predicted_seconds = predicted_seconds
+        self._max_blocks, self._max_predicted = max_blocks, max_predicted
+        self._holders: list[Masks] = [{} for _ in range(NUM_TABLES)]
+        self._room = max_blocks  # at least so many keys more
+        self._evict_at = 0  # the table whose oldest keys go next
+        self._predicted: list[Masks] = [{}, {}]  # younger, older
+        self._heirs: dict[int, int] = {}  # slot -> bit of the slot that is about to replace it
+        self._discarded: list[Masks] = []
+        self._turn_at = 0.0
+        self._live = 0
+        self._dead = 0
+        self._free: list[int] = []
+        self._num_slots = 0
+        self._stats: dict[int, SlotStats] = {}
+        self._sweep = MirrorSweep()
+
+    @property
+    def num_blocks(self) -> int:
+        """Published keys held, those of dead slots that are not yet swept included."""
+        return sum(map(len, self._holders))
+
+    @property
+    def num_predicted(self) -> int:
+        return sum(map(len, self._predicted))
+
+    def has_room(self, num_keys: int) -> bool:
+        """Whether so many keys more fit, or at least a good part of all that fit."""
+        return self._max_blocks - self.num_blocks >= max(1, min(num_keys, self._max_blocks // ROOM_PART))
+
+    def stats(self, slot: int) -> SlotStats:
+        return self._stats[slot]
+
+    def add_slot(self) -> int:
+        """A new, empty slot that does not count yet."""
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot = self._num_slots
+            self._num_slots += 1
+        self._stats[slot] = SlotStats()
+        return slot
+
+    def enliven(self, slot: int) -> None:
+        self._live |= 1 << slot
+
+    def drop(self, slot: int) -> None:
+        """O(1): the slot's blocks count no more from here on."""
+        self._live &= ~(1 << slot)
+        self.disown(slot)
+        if self._stats.pop(slot, None) is not None:
+            self._dead |= 1 << slot
+
+    def name_heir(self, old: int, new: int) -> None:
+        """From here on predictions for `old` are also made for `new`; the earlier ones are to be inherited."""
+        self._heirs[old] = 1 << new
+
+    def predicted_keys(self, generation: int) -> list[BlockKey]:
+        """Of all slots; generation: 0 (the younger) or 1. Asking for 0, then 1, misses none."""
+        return list(self._predicted[generation])
+
+    def disown(self, old: int) -> None:
+        self._heirs.pop(old, None)
+
+    def inherit(self, old: int, keys: Iterable[BlockKey]) -> None:
+        """What was predicted of these for `old` is predicted for its heir too, if it still has one."""
+        old_bit, new_bit = 1 << old, self._heirs.get(old, 0)
+        for generation in self._predicted:
+            for key in keys:
+                mask = generation.get(key, 0)
+                if mask & old_bit:
+                    generation[key] = mask | new_bit
+
+    def store(self, slot: int, keys: Iterable[BlockKey], evict: bool = True) -> None:
+        """evict: where there is no room, whether the oldest keys go. What is of unknown age (a snapshot, a repair) must
+        not push out what is in use: its keys are left out, and counted as refused."""
+        bit, stats, holders = 1 << slot, self._stats[slot], self._holders
+        sums, number_of, num_new = stats.sums, int.from_bytes, 0
+        room, is_exact = self._room, False
+        for key in keys:
+            masks = holders[key[0]]
+            mask = masks.get(key, 0)
+            if mask & bit:
+                continue
+            if not mask:
+                if room <= 0 and not is_exact:
+                    room, is_exact = self._max_blocks - self.num_blocks, True
+                if room <= 0 and evict:
+                    stats.num_keys += num_new  # of the keys that go some may be new ones
+                    num_new = 0
+                    room += self._evict()
+                if room <= 0:
+                    stats.num_refused += 1
+                    continue
+                room -= 1
+            masks[key] = mask | bit
+            num_new += 1
+            sums[key[0] >> 2] ^= number_of(key, "big")
+        stats.num_keys += num_new
+        self._room = room
+
+    def remove(self, slot: int, keys: Iterable[BlockKey]) -> None:
+        keys = tuple(keys)
+        bit = 1 << slot
+        for generation in self._predicted:
+            for key in keys:
+                clear(generation, key, bit)
+        num_absent = len(keys) - self.withdraw(slot, keys)
+        stats = self._stats[slot]
+        stats.num_refused = max(0, stats.num_refused - num_absent)
+
+    def withdraw(self, slot: int, keys: Iterable[BlockKey]) -> int:
+        """These were never published, or are gone; what is expected there still is. How many were held."""
+        bit, stats, holders = 1 << slot, self._stats[slot], self._holders
+        num_before = stats.num_keys
+        for key in keys:
+            if clear(holders[key[0]], key, bit):
+                stats.num_keys -= 1
+                stats.sums[key[0] >> 2] ^= int.from_bytes(key, "big")
+        return num_before - stats.num_keys
+
+    def published_keys(self, table: int) -> list[BlockKey]:
+        """Of all slots, as they are now, in one table."""
+        return list(self._holders[table])
+
+    def predict(self, slot: int, keys: Sequence[BlockKey], now: float) -> list[BlockKey]:
+        """The replica of this slot is about to have these blocks. Returns those that nobody knew there."""
+        self._turn_generations(now)
+        bit, holders, (young, old) = 1 << slot, self._holders, self._predicted
+        bits = bit | self._heirs.get(slot, 0)
+        if self._room < self._max_blocks // 2:  # before that nothing will be dropped soon
+            self._touch(keys)
+        unknown = []
+        for key in keys:
+            predicted = young.get(key, 0)
+            if not (predicted | old.get(key, 0) | holders[key[0]].get(key, 0)) & bit:
+                unknown.append(key)
+            young[key] = predicted | bits
+        if len(young) >= self._max_predicted // 2:
+            self._turn_at = now
+        return unknown
+
+    def longest_prefix(self, keys: Sequence[BlockKey], now: float, published: bool = True) -> dict[int, int]:
+        """Live slots that hold at least the first block -> how many leading blocks each holds.
+
+        published: False looks only at predictions.
+        """
+        self._turn_generations(now)
+        young, old = self._predicted
+        holders = self._holders if published else _NOTHING
+        depths: dict[int, int] = {}
+        mask = self._live
+        for depth, key in enumerate(keys):
+            held = mask & holders[key[0]].get(key, 0)
+            if held != mask:  # only then it matters what is expected
+                held |= mask & (young.get(key, 0) | old.get(key, 0))
+            if held != mask:
+                if depth:
+                    _note(depths, mask ^ held, depth)
+                mask = held
+                if not mask:
+                    return depths
+        if keys:
+            _note(depths, mask, len(keys))
+        return depths
+
+    def sweep(self, max_keys: int = SWEEP_KEYS) -> bool:
+        """Clears the bits of dead slots from up to `max_keys` entries; when all are done their numbers are free.
+        First as many predictions go that are over: to free a large table is work, too. Whether there is more to do."""
+        while max_keys > 0 and self._discarded:
+            for _ in range(min(max_keys, len(self._discarded[-1]))):
+                self._discarded[-1].popitem()
+                max_keys -= 1
+            if not self._discarded[-1]:
+                self._discarded.pop()
+        if not self._sweep.slots:
+            if not self._dead:
+                return bool(self._discarded)
+            self._sweep.begin(self._dead, [*self._predicted, *self._holders])
+        freed = self._sweep.step(max_keys)
+        if freed:
+            self._free.extend(slot for slot in range(self._num_slots) if freed >> slot & 1)
+            self._dead &= ~freed
+        return bool(self._dead or self._discarded)
+
+    def _touch(self, keys: Iterable[BlockKey]) -> None:
+        """These are in use: to the end of their tables' order."""
+        holders = self._holders
+        for key in keys:
+            masks = holders[key[0]]
+            if key in masks:
+                masks[key] = masks.pop(key)
+
+    def _evict(self) -> int:
+        """Drops the oldest keys of the next table that has any; how many. What is predicted stays so."""
+        for _ in range(NUM_TABLES):
+            masks = self._holders[self._evict_at]
+            self._evict_at = (self._evict_at + 1) % NUM_TABLES
+            if len(masks) >= max(1, self._max_blocks // NUM_TABLES):  # not one that is emptier than most
+                break
+        oldest = list(islice(masks, max(1, min(EVICT_KEYS, len(masks) // ROOM_PART))))
+        for key in oldest:
+            slots, number = masks.pop(key), int.from_bytes(key, "big")
+            while slots:
+                lowest = slots & -slots
+                slots ^= lowest
+                stats = self._stats.get(lowest.bit_length() - 1)
+                if stats is not None:  # None: a dead slot that is not yet swept
+                    stats.num_keys -= 1
+                    stats.num_refused += 1
+                    stats.sums[key[0] >> 2] ^= number
+        return len(oldest)
+
+    def _turn_generations(self, now: float) -> None:
+        if now < self._turn_at:
+            return
+        late = now >= self._turn_at + self.predicted_seconds / 2  # nobody came by for so long: both are over
+        younger, older = self._predicted
+        self._discarded += [younger, older] if late else [older]
+        self._predicted = [{}, {} if late else younger]
+        self._turn_at = now + self.predicted_seconds / 2
+
+
+def _note(depths: dict[int, int], slots: int, depth: int) -> None:
+    while slots:
+        lowest = slots & -slots
+        depths[lowest.bit_length() - 1] = depth
+        slots ^= lowest

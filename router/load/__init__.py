@@ -1,0 +1,1 @@
+"""How busy each replica is, as one router sees it."""
