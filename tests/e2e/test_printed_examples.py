@@ -48,6 +48,12 @@ def test_the_readmes_curl_line_works(readme: dict[str, str]) -> None:
     assert "Paris" in run_curl(readme["curl"])
 
 
+def test_the_curl_line_of_the_apis_readme_works(cluster: ClusterClient) -> None:
+    text = Path("cluster/api/README.md").read_text(encoding="utf-8").replace("http://127.0.0.1:8000", cluster.base_url)
+    (command,) = re.findall(r"^```\n(curl .*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert '"caches":' in run_curl(command)
+
+
 def test_the_readmes_snippet_works(readme: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "snippet.py"
     path.write_text(readme["python"])
