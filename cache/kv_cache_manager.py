@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from cache.block_contents import BlockContents
 from cache.block_hasher import BlockKey
 from cache.block_pool import BlockPool
-from cache.event_buffer import EventBuffer
-from cache.events import KVEvent
+from cache.events import EventBuffer, KVEvent
 from cache.prefix_index import PrefixIndex
 
 

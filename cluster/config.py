@@ -9,7 +9,6 @@ from typing import Any
 
 from cluster.api.limits import ApiLimits
 from cluster.local.default_model import DEFAULT_MODEL
-from cluster.serving.transport_names import TRANSPORTS
 from cluster.setting_sources import SettingSource
 from cluster.sizes import parse_bytes
 from replica.engine.config import EngineConfig
@@ -20,6 +19,10 @@ _REPLICA_API_KEY = re.compile(r"[!-~]{16,256}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@,*A-Z]+")
 """As a browser sends it: a scheme and a host in small letters, perhaps a port, and nothing behind it."""
 _ENGINE = {item.name: item.default for item in fields(EngineConfig)}
+
+TRANSPORTS = ("auto", "side_channel", "handle")
+"""How answers come from the replicas to an ingress. auto: over side channels, and by Serve streams while there is none.
+side_channel: nothing else. handle: streams."""
 
 
 def setting(

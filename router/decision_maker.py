@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from cache.block_hasher import BlockHasher, BlockKey
-from router.decision import Decision, Outcome, ReplicaScore
+from router.decision import Decision, Outcome, ReplicaScore, RouteRequest
 from router.ladder import RENDEZVOUS_BLOCKS, Rung, rendezvous_choice
 from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape
-from router.policies.power_of_two import PowerOfTwoPolicy
-from router.route_request import RouteRequest
+from router.policies.baselines import PowerOfTwoPolicy
 from router.router_state import RouterState
 
 logger = logging.getLogger(__name__)

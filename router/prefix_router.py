@@ -10,15 +10,13 @@ from prometheus_client import CollectorRegistry
 from cache.block_hasher import BlockHasher
 from cache.wire.records import PolicySetting
 from cache.wire.redis_keys import RedisKeys
-from router.decision import Decision
-from router.decision_log import DecisionLog
+from router.decision import Decision, DecisionLog, NoReplicas, RouteRequest
 from router.decision_maker import DecisionMaker
 from router.following.follower import RedisFollower
 from router.index.mirror import IndexMirror
 from router.ladder import Rung, rung_of
 from router.metrics import RouterMetrics
 from router.policy_switch import PolicySwitch
-from router.route_request import NoReplicas, RouteRequest
 from router.router_state import RouterState
 from router.running_set import RUNNING_SET, RunningSet
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from cluster.api.enforceable_schema import as_grammar, problem_of
 from cluster.api.errors import bad_request
+from cluster.api.json_schema import as_grammar, problem_of
 from cluster.api.lark_terms import literal, regex_of
 from cluster.api.tagged_grammar import NotEnforceable, tagged_rules
 from cluster.api.tools import Function

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from cluster.api.call_openings import num_held
+from cluster.api.json_schema import References
 from cluster.api.parameter_kinds import is_text_alone, json_of, kinds_of
-from cluster.api.schema_parts import References
 from cluster.text.tool_forms.form import ParameterTags, ToolForm
 
 

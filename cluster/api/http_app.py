@@ -21,7 +21,7 @@ from cluster.api.gate import Gate
 from cluster.api.generation_api import GenerationApi
 from cluster.api.model_api import DetokenizeRequest, ModelApi, TokenizeRequest
 from cluster.api.openapi import operation
-from cluster.api.request_id import RequestIdMiddleware
+from cluster.api.request_context import RequestIdMiddleware
 from cluster.api.tenant_limits import TenantLimits
 from cluster.api.tenants import ApiKeys
 

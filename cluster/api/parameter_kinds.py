@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from cluster.api.schema_parts import References
+from cluster.api.json_schema import References
 
 ALL_KINDS = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 _TEXT = frozenset({"string"})

@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from cluster.api.json_schema import check_references, without_nulls
 from cluster.api.sampling_fields import invalid, missing
-from cluster.api.schema_nulls import without_nulls
-from cluster.api.schema_references import check_references
 
 
 def _not_null(value: Any) -> Any:

@@ -5,10 +5,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.api.enforceable_schema import as_grammar, enforceable, problem_of
+from cluster.api.json_schema import References, as_grammar, enforceable, problem_of, subschemas
 from cluster.api.lark_terms import literal, regex_of
 from cluster.api.parameter_kinds import is_text_alone, kinds_of
-from cluster.api.schema_parts import References, subschemas
 from cluster.text.tool_forms.form import ParameterTags
 
 _OF_OBJECTS = frozenset(

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from cluster.api.json_schema import check_references, without_nulls
 from cluster.api.sampling_fields import invalid
-from cluster.api.schema_nulls import without_nulls
-from cluster.api.schema_references import check_references
 
 MAX_TOOLS = 128
 _NAME = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]

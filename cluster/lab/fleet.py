@@ -18,8 +18,8 @@ from cluster.lab.word_tokenizer import VOCAB_SIZE
 from replica.engine.request import Request
 from replica.messages import GenerateRequest
 from replica.sampling.sampling_params import SamplingParams
+from router.decision import RouteRequest
 from router.policies.registry import make_policy
-from router.route_request import RouteRequest
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from random import Random
 
 from cache.block_hasher import BlockHasher
 from cluster.lab.simulated_replica import SimulatedReplica
-from router.decision import Decision
+from router.decision import Decision, RouteRequest
 from router.decision_maker import DecisionMaker
 from router.following.stream import FollowedStream
 from router.index.mirror import IndexMirror
@@ -13,7 +13,6 @@ from router.ladder import Rung
 from router.load.reservations import SentElsewhere
 from router.policies.base import Policy
 from router.prefix_router import PREDICTED_SECONDS
-from router.route_request import RouteRequest
 from router.router_state import RouterState
 
 SENT_LATELY_SECONDS = 2.0

@@ -24,11 +24,10 @@ from cluster.serving.cluster_spec import ClusterSpec
 from cluster.serving.explain_api import ExplainApi
 from cluster.serving.ingress_metrics import IngressMetrics
 from cluster.serving.operations_api import OperationsApi
-from cluster.serving.policy_api import PolicyApi
-from cluster.serving.policy_control import PolicyControl
+from cluster.serving.policy_control import PolicyApi, PolicyControl
 from cluster.serving.readiness import Readiness
 from cluster.serving.relay import RelaySettings, RequestRelay
-from cluster.serving.transport_choice import make_transport
+from cluster.serving.transports import make_transport
 from cluster.text.tokenization import ChatTokenizer
 from router.prefix_router import PrefixRouter
 from router.running_set import RUNNING_SET

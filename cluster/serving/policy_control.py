@@ -1,11 +1,18 @@
-"""The routing policy of the whole cluster, as one of its ingresses shows and changes it."""
+"""The routing policy of the whole cluster, as one of its ingresses shows and changes it, and `/admin/policy`."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
 from cache.wire.records import PolicySetting
+from cluster.api.errors import bad_request
+from cluster.api.http_app import Handler
+from cluster.api.limits import ApiLimits
+from cluster.api.request_body import read_json_object
 from router.prefix_router import PrefixRouter
 
 logger = logging.getLogger(__name__)
@@ -109,3 +116,24 @@ def read_policy(fields: Mapping[str, Any], weights_field: str) -> tuple[str, dic
         if not isinstance(key, str) or isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{weights_field} must map names to numbers, got {key!r}: {value!r}")
     return name, dict(weights)  # which of them the policy takes, and how large they may be, it says itself
+
+
+class PolicyApi:
+    def __init__(self, control: PolicyControl, limits: ApiLimits):
+        self._control, self._limits = control, limits
+
+    def handlers(self) -> Mapping[tuple[str, str], Handler]:
+        return {("GET", "/admin/policy"): self.show, ("POST", "/admin/policy"): self.set}
+
+    async def show(self, request: Request) -> Response:
+        """The policy and its weights, and whether all ingresses have the same."""
+        return JSONResponse(await self._control.show())
+
+    async def set(self, request: Request) -> Response:
+        """{"policy": name, "weights": {name: value}}; weights that are not named get their defaults."""
+        fields = await read_json_object(request, self._limits.max_body_bytes)
+        try:
+            name, weights = read_policy(fields, "weights")
+            return JSONResponse(await self._control.set(name, weights))
+        except ValueError as error:
+            raise bad_request(str(error), "policy") from error

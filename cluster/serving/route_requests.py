@@ -1,7 +1,7 @@
 """What the router is told of a request for an engine; `router` and `replica` do not know each other."""
 
 from replica.messages import GenerateRequest
-from router.route_request import RouteRequest
+from router.decision import RouteRequest
 
 
 def route_request(request: GenerateRequest) -> RouteRequest:

@@ -14,8 +14,7 @@ from replica.engine.answers import Answers, Vocabulary
 from replica.engine.counters import EngineCounters
 from replica.engine.observer import EngineObserver
 from replica.engine.plan import StepPlan
-from replica.engine.request import Request, RequestState
-from replica.engine.request_times import RequestTimes
+from replica.engine.request import Request, RequestState, RequestTimes
 from replica.engine.scheduler import Scheduler
 from replica.engine.step_cost import StepCost
 from replica.errors import EngineOverloaded, RequestRefused

@@ -1,9 +1,19 @@
-"""One request inside one engine."""
+"""One request inside one engine, and when things happened to it."""
 
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from cache.block_hasher import BlockKey
 from replica.messages import FinishReason, GenerateRequest, TokenLogprobs
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """Seconds on the engine's clock. arrived: at the ingress. queued: at this engine. last_token: None before it."""
+
+    arrived: float
+    queued: float
+    last_token: float | None = None
 
 
 class RequestState(Enum):

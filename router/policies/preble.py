@@ -8,7 +8,7 @@ from router.load.views import ReplicaView
 from router.policies.base import PolicyChoice, RequestShape, lowest
 from router.policies.prefill_rates import prefill_rates
 from router.policies.request_window import RequestWindow
-from router.policies.sent_prefix_policy import SentPrefixPolicy
+from router.policies.sent_prefixes import SentPrefixPolicy
 
 DEFAULT_PREFILL_RATE = 1000.0
 DEFAULT_DECODE_STEP_SECONDS = 0.03

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from router.load.views import ReplicaView
 from router.policies.base import PolicyChoice, RequestShape, lowest
-from router.policies.power_of_two import PowerOfTwoPolicy
-from router.policies.sent_prefix_policy import SentPrefixPolicy
+from router.policies.baselines import PowerOfTwoPolicy
+from router.policies.sent_prefixes import SentPrefixPolicy
 
 
 class RayPrefixAffinityPolicy(SentPrefixPolicy):

@@ -3,20 +3,22 @@
 from collections.abc import Mapping
 
 from router.policies.base import Policy
+from router.policies.baselines import (
+    LeastTokensPolicy,
+    LongestPrefixPolicy,
+    PowerOfTwoPolicy,
+    RandomPolicy,
+    RoundRobinPolicy,
+    SessionHashPolicy,
+)
 from router.policies.dualmap import DualmapPolicy
 from router.policies.dynamo_cost import DynamoCostPolicy
 from router.policies.expected_finish import ExpectedFinishPolicy
-from router.policies.least_tokens import LeastTokensPolicy
 from router.policies.llmd_weighted import LlmdWeightedPolicy
 from router.policies.lmetric import LmetricPolicy
-from router.policies.longest_prefix import LongestPrefixPolicy
-from router.policies.power_of_two import PowerOfTwoPolicy
 from router.policies.preble import PreblePolicy
 from router.policies.prefix_hash_bounded import PrefixHashBoundedPolicy
-from router.policies.random_choice import RandomPolicy
 from router.policies.ray_prefix_affinity import RayPrefixAffinityPolicy
-from router.policies.round_robin import RoundRobinPolicy
-from router.policies.session_hash import SessionHashPolicy
 from router.policies.sglang_cache_aware import SglangCacheAwarePolicy
 from router.policies.sglang_cache_aware_0_2 import SglangCacheAware02Policy
 

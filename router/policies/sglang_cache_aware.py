@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from router.load.views import ReplicaView
 from router.policies.base import PolicyChoice, RequestShape, lowest
-from router.policies.sent_prefix_policy import SentPrefixPolicy
+from router.policies.sent_prefixes import SentPrefixPolicy
 
 
 class SglangCacheAwarePolicy(SentPrefixPolicy):

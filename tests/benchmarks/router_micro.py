@@ -17,12 +17,12 @@ from cluster.lab.cost_model import DEFAULT_COST_MODEL
 from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.scenario import Scenario
 from cluster.lab.trace_files import load_trace
+from router.decision import RouteRequest
 from router.decision_maker import DecisionMaker
 from router.following.followed_replicas import KEYS_PER_HOLD
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
 from router.policies.registry import DEFAULT_POLICY, make_policy
-from router.route_request import RouteRequest
 from router.router_state import RouterState
 from tests.benchmarks.dynamo_peer import DynamoTree
 from tests.benchmarks.peer_setup import PeerUnavailable

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from cache.block_hasher import BlockHasher
 from cache.events import BlocksStored
 from cache.wire.records import ReplicaLoad, ReplicaRegistration
-from router.decision import Decision
+from router.decision import Decision, RouteRequest
 from router.decision_maker import DecisionMaker
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
 from router.policies.registry import make_policy
-from router.route_request import RouteRequest
 from router.router_state import RouterState
 
 HASHER = BlockHasher(bytes(16), "model", 16)

@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from router.decision import Decision, Outcome, ReplicaScore
-from router.decision_log import MAX_SCORES, DecisionLog
+from router.decision import MAX_SCORES, Decision, DecisionLog, Outcome, ReplicaScore
 from router.ladder import Rung
 
 

@@ -8,8 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from cache.wire.records import ReplicaRegistration
-from router.decision import Decision, Outcome
-from router.decision_log import DecisionLog
+from router.decision import Decision, DecisionLog, Outcome
 from router.ladder import STALE_AFTER_SECONDS, STALE_BOUND_SECONDS, Rung, rendezvous_choice, rung_of
 from router.load.views import ReplicaView
 from router.policies.base import Policy, PolicyChoice, RequestShape

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cluster.api.enforceable_schema import as_grammar, problem_of
+from cluster.api.json_schema import as_grammar, problem_of
 
 LOOK_AHEAD = {"type": "string", "pattern": "(?=a)b"}
 

@@ -7,8 +7,7 @@ import pytest
 
 from cluster.api.chat_request import ChatCompletionRequest
 from cluster.api.completion_request import CompletionRequest
-from cluster.api.enforceable_schema import problem_of
-from cluster.api.schema_nulls import without_nulls
+from cluster.api.json_schema import problem_of, without_nulls
 from cluster.api.unsupported_fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, HARMLESS
 from tests.cluster.api.conftest import Api
 

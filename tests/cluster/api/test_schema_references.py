@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cluster.api.schema_references import circular_reference
+from cluster.api.json_schema import circular_reference
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from llguidance import LLMatcher
 from tokenizers import AddedToken, Tokenizer
 
 from cluster.api.answer_grammar import tool_grammar
+from cluster.api.json_schema import References
 from cluster.api.parameter_kinds import ALL_KINDS, kinds_of
-from cluster.api.schema_parts import References
 from cluster.api.tagged_grammar import NotEnforceable
 from cluster.api.tool_calls import ParsedText, ToolCallParser
 from cluster.api.tools import Function

@@ -17,8 +17,7 @@ from cluster.api.http_app import _guarded
 from cluster.api.limits import ApiLimits
 from cluster.commands.cli import main
 from cluster.commands.policy import parse_weights
-from cluster.serving.policy_api import PolicyApi
-from cluster.serving.policy_control import PolicyControl
+from cluster.serving.policy_control import PolicyApi, PolicyControl
 from tests.cluster.openai_schema import check
 from tests.router.routers import make_router
 

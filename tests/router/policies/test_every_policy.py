@@ -12,8 +12,7 @@ from router.policies.base import MAX_WEIGHT, Policy
 from router.policies.last_seen import FORGET_SECONDS
 from router.policies.registry import POLICIES, make_policy
 from router.policies.request_window import MAX_REQUESTS
-from router.policies.sent_prefix_policy import SentPrefixPolicy
-from router.policies.sent_prefixes import MAX_BLOCKS
+from router.policies.sent_prefixes import MAX_BLOCKS, SentPrefixPolicy
 from tests.router.fleet import Fleet
 from tests.router.fleet import prompt as tokens
 from tests.router.policies.shapes import IDS, choose, idle, keys, prompt, send, shares, with_hits, with_load
