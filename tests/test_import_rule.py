@@ -74,6 +74,58 @@ def test_cache_imports_no_torch_ray_or_redis_at_module_level() -> None:
     assert found == []
 
 
+# Folders that others are built on: nothing of their own package that is built on them may be imported there.
+ONE_WAY = {
+    "replica": [("text", ("engine", "model", "channel")), ("channel", ("engine", "model", "sampling", "text"))],
+    "router": [
+        ("load", ("index", "following", "policies")),
+        ("index", ("load", "following", "policies")),
+        ("policies", ("index", "following")),
+    ],
+    "cluster": [
+        ("text", ("api", "serving", "local", "commands", "lab")),
+        ("api", ("serving", "commands", "lab")),
+        ("lab", ("api", "serving", "commands")),
+        ("serving", ("commands", "lab")),
+        ("local", ("commands", "lab")),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("package", "folder", "above"), [(package, *rule) for package, rules in ONE_WAY.items() for rule in rules]
+)
+def test_arrows_between_the_folders_of_a_package(package: str, folder: str, above: tuple[str, ...]) -> None:
+    forbidden = tuple(f"{package}.{name}" for name in above)
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in sources(f"{package}/{folder}")
+        for line, module in imported_modules(ast.parse(path.read_text()))
+        if module.startswith(tuple(name + "." for name in forbidden)) or module in forbidden
+    ]
+    assert found == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Arrows between modules point one way."""
+    paths = [path for package in ALLOWED for path in sources(package)]
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    arrows = {name: set(arrows_of(name, path, names)) for name, path in names.items()}
+    while arrows:
+        leaves = {name for name, targets in arrows.items() if not targets & arrows.keys()}
+        assert leaves, f"in a circle: {sorted(arrows)}"
+        arrows = {name: targets for name, targets in arrows.items() if name not in leaves}
+
+
+def arrows_of(name: str, path: Path, names: dict[str, Path]) -> Iterator[str]:
+    for node in ast.walk(module_level(ast.parse(path.read_text()))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            whole = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (module if module in names else node.module for module in whole)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
 def test_deploy_holds_no_python() -> None:
     assert list((ROOT / "deploy").rglob("*.py")) == []
 
