@@ -202,7 +202,7 @@ def test_ctrl_c_in_the_middle_is_exit_code_130_without_a_traceback(
 
 
 def test_the_command_line_starts_without_loading_torch_or_ray() -> None:
-    code = "import sys; from cluster import cli, serve_command; print(sorted({'torch', 'ray'} & set(sys.modules)))"
+    code = "import sys; from cluster.commands import cli, serve; print(sorted({'torch', 'ray'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
 
