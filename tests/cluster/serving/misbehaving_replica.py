@@ -70,10 +70,15 @@ class MisbehavingReplica:
         finally:
             self._num_open -= 1
 
-    async def arm(self, mood: str, replica_id: str | None = None) -> None:
-        """mood: "full", "die", "mute" (its metrics never come) or "" for none; replica_id: None is every replica."""
-        if replica_id in (None, self.replica_id):
-            self._mood = mood
+    async def arm(self, mood: str, replica_id: str | None = None) -> str | None:
+        """mood: "full", "die", "mute" (its metrics never come) or "" for none; replica_id: None is every replica.
+
+        Returns the id of a replica that was meant.
+        """
+        if replica_id not in (None, self.replica_id):
+            return None
+        self._mood = mood
+        return self.replica_id
 
     async def metrics_text(self, route_to: str | None = None) -> str:
         if self._mood == "mute":

@@ -32,7 +32,11 @@ class Cluster:
         return self.http.post("/v1/completions", json={"model": "small", "prompt": [action, 1, 2], **fields})
 
     def arm(self, mood: str, replica_id: str | None = None) -> None:
-        self._ask_all("arm", mood, replica_id)
+        """Returns when those who are meant have heard of it: a broadcast may miss one that Ray has just started."""
+        meant = self.replica_ids() if replica_id is None else {replica_id}
+        wait_until(
+            lambda: meant <= {str(answer) for answer in self._ask_all("arm", mood, replica_id)}, f"they are {mood!r}"
+        )
 
     def replicas(self) -> list[Any]:
         return self._ask_all("describe")
