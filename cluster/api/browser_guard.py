@@ -48,7 +48,9 @@ class BrowserGuard:
         if is_open_to_other_sites(path):
             return
         host = headers.get("host", "")
-        if self._own_hosts_only and not self._is_own(host):
+        # A client of HTTP/1.0 may have no Host; every browser sends one.
+        has_host = bool(host) or "origin" in headers or "sec-fetch-site" in headers
+        if self._own_hosts_only and has_host and not self._is_own(host):
             raise ApiError(
                 403,
                 f"This cluster listens on loopback alone and does not answer to the name {host[:100]!r}; use localhost "

@@ -31,6 +31,7 @@ class Cors:
             allow_headers=("*",),
             expose_headers=_ANSWER_HEADERS,
             max_age=_PREFLIGHT_SECONDS,
+            allow_private_network=True,  # browsers ask before a page of the internet reaches a cluster on loopback
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -35,6 +35,13 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 """Least and most of each number of `compare`. Written so that NaN is within none."""
 
 
+def _file(text: str) -> Path:
+    """Of a flag; a shell leaves `--json=~/x` as it is."""
+    if not text:
+        raise argparse.ArgumentTypeError("a file must have a name")
+    return Path(text).expanduser()
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_compare(actions.add_parser("compare", help="run one workload under several policies on a simulated fleet"))
@@ -43,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fit.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     fit.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))
     fit.add_argument("--threads", type=int, help="torch threads (default: all)")
-    fit.add_argument("--out", type=Path, default=Path("cost-model.json"), help="default: %(default)s")
+    fit.add_argument("--out", type=_file, default=Path("cost-model.json"), help="default: %(default)s")
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +81,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         help="tokens a block id of the trace stands for: to 512 in Mooncake's, to 16 in Bailian's (default: 16)",
     )
     parser.add_argument("--tokenizer", help="model whose tokenizer reads the texts (default: one that needs no model)")
-    parser.add_argument("--cost-model", type=Path, help="JSON of `warmlane lab fit` (default: built-in numbers)")
+    parser.add_argument("--cost-model", type=_file, help="JSON of `warmlane lab fit` (default: built-in numbers)")
     parser.add_argument("--routers", type=int, default=1)
     parser.add_argument(
         "--index-delay", type=float, default=0.05, help="seconds until routers know (default: %(default)s)"
@@ -82,8 +89,8 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--event-loss", type=float, default=0.0, help="share of event batches lost")
     parser.add_argument("--step-noise", type=float, default=0.2, help="of step times (default: %(default)s)")
     parser.add_argument("--slow-replicas", type=int, default=1, help="that take 30 %% longer (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
-    parser.add_argument("--html", type=Path, help="write a page with plots here")
+    parser.add_argument("--json", type=_file, help="write the numbers here")
+    parser.add_argument("--html", type=_file, help="write a page with plots here")
 
 
 def run(args: argparse.Namespace) -> int:

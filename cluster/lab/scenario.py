@@ -40,11 +40,9 @@ class CacheSize:
         unique = trace.num_unique_blocks(lab_hasher(config.block_size))
         longest = -(-trace.longest_tokens // config.block_size)
         least = max(2, longest)
-        if share is None:
-            answers = sum(-(-request.num_new_tokens // config.block_size) + 1 for request in trace.requests)
-            wanted = unique + answers + REQUESTS_TO_SPARE * longest
-        else:
-            wanted = math.ceil(share * unique / config.num_replicas)
+        answers = sum(-(-request.num_new_tokens // config.block_size) + 1 for request in trace.requests)
+        everything = unique + answers + REQUESTS_TO_SPARE * longest
+        wanted = everything if share is None else min(everything, math.ceil(share * unique / config.num_replicas))
         num_blocks = max(wanted, least)
         if num_blocks > wanted and unique and not raise_share:  # where no prompt fills a block a share says nothing
             enough = math.ceil(1e4 * least * config.num_replicas / unique) / 1e4

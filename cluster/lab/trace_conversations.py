@@ -48,7 +48,7 @@ def read_conversations(path: Path, tokenize: TextTokenizer, seed: int = 0, num_r
     system = DEFAULT_SYSTEM_PROMPT
     num_found = 0
     sessions: dict[str, list[TraceRequest]] = {}
-    said: dict[str, list[Turn]] = {}
+    said: dict[str, tuple[list[Turn], int]] = {}
     for number, row in json_rows(path):
         try:
             own = text_field(row.get("system", system), "system")
@@ -60,10 +60,10 @@ def read_conversations(path: Path, tokenize: TextTokenizer, seed: int = 0, num_r
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path.name} line {number} is no conversation: {cause(error)}") from error
         requests = list(requests_of(turns, session, tokenize))
-        before = said.get(session, [])
-        num_repeated = len(sessions[session]) if before and turns[: len(before)] == before else 0
+        before, num_before = said.get(session, ([], 0))
+        num_repeated = num_before if turns[: len(before)] == before else 0
         sessions.setdefault(session, []).extend(requests[num_repeated:])
-        said[session] = turns
+        said[session] = turns, len(requests)
         num_found += len(requests) - num_repeated
         if num_requests is not None and num_found >= 2 * num_requests:
             break  # enough, with some to spare: the last sessions end later than the trace

@@ -64,11 +64,11 @@ def load_trace(
 
 
 def _read(path: Path, seed: int, num_requests: int | None, block_tokens: int | None, tokenize: TextTokenizer) -> Trace:
-    fields = set() if path.suffix == ".csv" else _first_fields(path)
+    fields = set() if path.suffix.lower() == ".csv" else _first_fields(path)
     if "hash_ids" in fields:
         return read_blocks(path, block_format(fields), block_tokens or SMALL_BLOCK_TOKENS, num_requests)
     _refuse_blocks(block_tokens, path.name)
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         return read_arrivals(path, seed, num_requests)
     if {"inputs", "questions", "question_id"} & fields:
         return read_questions(path, tokenize, seed, num_requests)

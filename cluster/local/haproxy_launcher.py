@@ -39,13 +39,19 @@ _NO_APPLICATION = re.compile(r"^(backend default_backend\n\s*)http-request retur
 _STATS_SOCKET_MODE = re.compile(r"(stats socket \S+ mode )666")
 _FRONTEND = "frontend http_frontend"
 _UNPRINTABLE = "[^[:print:]]"
+_CONTROLS = r"'[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]'"
+"""What the ingress's server refuses in plain text."""
+_LONGEST_TIMEOUT = 64
+"""Characters. The header stands twice for a moment, and must fit into HAProxy's buffer."""
 _FRONTEND_RULES = f"""\
+    http-request deny deny_status 400 if {{ req.hdrs -m reg {_CONTROLS} }}
+    http-request deny deny_status 400 if {{ req.fhdr({TIMEOUT_HEADER}),length gt {_LONGEST_TIMEOUT} }}
     http-request set-header {PASSED_TIMEOUT_HEADER} %[req.fhdr({TIMEOUT_HEADER})] if {{ req.fhdr({TIMEOUT_HEADER}) -m found }}
     http-request del-header {TIMEOUT_HEADER}
     http-request del-header upgrade
     http-request del-header x-request-disconnect-disabled
     http-request deny deny_status 400 if {{ req.fhdr(x-request-id) -m reg {_UNPRINTABLE} }}
-    http-request set-header x-session-id %[req.fhdr(x-session-id),url_enc] if {{ req.fhdr(x-session-id) -m reg {_UNPRINTABLE} }}
+    http-request set-header x-session-id %[req.fhdr(x-session-id),bytes(0,256),url_enc] if {{ req.fhdr(x-session-id) -m reg {_UNPRINTABLE} }}
     http-request del-header traceparent if {{ req.fhdr(traceparent) -m reg {_UNPRINTABLE} }}
     http-request del-header tracestate if {{ req.fhdr(tracestate) -m reg {_UNPRINTABLE} }}
     http-request del-header serve_multiplexed_model_id

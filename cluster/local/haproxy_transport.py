@@ -16,7 +16,12 @@ from cluster.local import haproxy_launcher
 from cluster.local.free_ports import FreePorts
 
 _REFUSALS = (
-    ApiError(400, "X-Request-Id must have printable ASCII characters only.", param="X-Request-Id"),
+    ApiError(
+        400,
+        "A header holds what it must not: X-Request-Id has printable ASCII characters only, X-Request-Timeout-Seconds "
+        "at most 64 characters, and none has control characters.",
+        code="invalid_header",
+    ),
     ApiError(404, "This path is not for clients.", code="not_found"),
     ApiError(405, "Method Not Allowed"),
     ApiError(408, "The request did not arrive in time.", type="timeout_error", code="request_incomplete"),

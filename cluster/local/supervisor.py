@@ -23,6 +23,7 @@ from cluster.local.redis_keeper import RedisKeeper
 STOP_SECONDS = 25.0
 """More than Ray Serve takes to end when nobody is being answered any more."""
 
+FEW_CONNECTIONS = 1000
 POLL_SECONDS = 0.25
 """How often it is looked whether the child processes live."""
 
@@ -60,6 +61,7 @@ class ClusterSupervisor:
             check_redis(self.config.redis_url)
         adopt_orphans()
         raise_open_files()
+        yield from _few_connections()
         self.folder = new_run_folder()
         config = self.config
         if config.redis_url is None:
@@ -130,3 +132,12 @@ class ClusterSupervisor:
                 if message.kind == "ready":
                     return
         raise ClusterFailed(f"the cluster's main process ended while starting (exit code {self._host.wait()})")
+
+
+def _few_connections() -> Iterator[HostMessage]:
+    """Says so where HAProxy can hold so few that idle ones may keep others out."""
+    from cluster.local.haproxy_transport import most_connections  # needs what only a cluster needs
+
+    num = most_connections()
+    if num < FEW_CONNECTIONS:
+        yield HostMessage("progress", f"Only {num} connections at once, idle ones included: raise `ulimit -n`")

@@ -50,9 +50,10 @@ class OperationsApi:
     async def decisions(self, request: Request) -> Response:
         """The last decisions of this ingress, the newest first."""
         limit = request.query_params.get("limit", "100")
-        if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_DECISIONS:
+        digits = limit.lstrip("0") if limit.isascii() and limit.isdecimal() else ""
+        if not 1 <= len(digits) <= len(str(MAX_DECISIONS)) or int(digits) > MAX_DECISIONS:
             raise bad_request(f"limit must be between 1 and {MAX_DECISIONS}, got {limit[:50]!r}", "limit")
-        newest = islice(reversed(list(self._router.log)), int(limit))
+        newest = islice(reversed(list(self._router.log)), int(digits))
         return JSONResponse({"object": "list", "data": [decision.to_dict() for decision in newest]})
 
     async def router_status(self, request: Request) -> Response:

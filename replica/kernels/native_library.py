@@ -67,7 +67,10 @@ def _compilers() -> list[list[str]]:
 
     Raises NativeUnavailable where there is none.
     """
-    given = shlex.split(os.environ.get("CC", ""))
+    try:
+        given = shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:
+        raise NativeUnavailable(f"CC cannot be read: {error}") from error
     if given:
         path = shutil.which(given[0])
         if path is None:
@@ -159,5 +162,7 @@ def _compile(compiler: list[str], sources: Path, target: Path) -> None:
             raise NativeUnavailable(f"{compiler[0]} took more than {_COMPILE_SECONDS} s") from error
         if done.returncode:
             raise NativeUnavailable(f"{compiler[0]} failed: {(done.stderr.strip().splitlines() or ['no output'])[0]}")
+        if not output.is_file():
+            raise NativeUnavailable(f"{shlex.join(compiler)} wrote no library")
         os.replace(output, target)
     logger.info("compiled the native kernels into %s", target)

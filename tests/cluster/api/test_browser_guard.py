@@ -119,7 +119,9 @@ async def test_a_name_that_its_owner_points_at_loopback_is_refused(
         assert (await client.get("/health", headers=headers)).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:80", "127.3.2.1", "[::1]:8000", "a.localhost"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:80", "127.3.2.1", "[::1]:8000", "a.localhost", ""]
+)
 async def test_names_of_this_machine_are_answered(serve: Serve, host: str) -> None:
     async with serve(own_hosts_only=True) as client:
         assert (await client.get("/admin/policy", headers={"host": host})).status_code == 200
@@ -162,6 +164,9 @@ async def test_pages_of_cors_origins_may_use_the_api_with_a_key_and_read_refusal
         preflight = await client.options("/v1/completions", headers=page | PREFLIGHT)
         assert preflight.status_code == 200
         assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+        private = page | PREFLIGHT | {"access-control-request-private-network": "true"}
+        answered = await client.options("/v1/completions", headers=private)
+        assert (answered.status_code, answered.headers["access-control-allow-private-network"]) == (200, "true")
         without_key = await client.post("/v1/completions", json=body, headers=page)
         assert without_key.status_code == 401
         answer = await client.post("/v1/completions", json=body, headers=page | {"authorization": "Bearer key-a"})

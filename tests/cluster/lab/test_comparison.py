@@ -49,6 +49,7 @@ def test_the_cache_is_the_share_of_the_unique_blocks_that_was_asked_for() -> Non
     small = CacheSize.of(trace, config, 0.02)
     assert (small.num_blocks, small.share, small.at_floor) == (20, 0.02, False)
     assert CacheSize.of(trace, config, None).num_blocks > 4000
+    assert CacheSize.of(trace, config, 1e6) == CacheSize.of(trace, config, None), "no more than can be used"
 
 
 def test_a_share_that_cannot_hold_the_longest_request_is_refused_with_the_least_that_can() -> None:

@@ -213,3 +213,11 @@ def test_lines_of_one_session_follow_each_other_and_ask_nothing_twice(tmp_path: 
     assert told.requests == load(tmp_path, talk(*first, *second, session="s")).requests
     apart = load(tmp_path, talk(*first, session="s"), talk(*second, session="s"))
     assert [request.session for request in apart.requests] == ["s", "s"]
+
+
+def test_a_session_that_changes_its_history_loses_no_request(tmp_path: Path) -> None:
+    one, other, third = ((("user", f"u{i}"), ("assistant", f"a{i}")) for i in (1, 2, 3))
+    lines = [talk(*turns, session="s") for turns in (one, other, (*other, *third))]
+    assert len(load(tmp_path, *lines).requests) == 3
+    lines = [talk(*turns, session="s") for turns in ((*one, *other), one, (*one, *other, *third))]
+    assert len(load(tmp_path, *lines).requests) == 5

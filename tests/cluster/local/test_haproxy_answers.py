@@ -159,6 +159,28 @@ def test_39_a_request_id_that_ray_cannot_read_is_a_400(haproxy: MakeHaproxy, val
     refused(haproxy({"ingress": 1}, unchecked), request, 400)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [b"X-Request-Timeout-Seconds: " + b"1" * 9000, b"X-Request-Timeout-Seconds: 3" + b"0" * 7000,
+     b"User-Agent: a\x01b", b"X-Any: \x7f", b"Authorization: Bearer \x1b"],
+    ids=["long timeout", "less long timeout", "control", "delete", "escape"],
+)  # fmt: skip
+def test_57_headers_that_would_fail_behind_haproxy_are_a_400(haproxy: MakeHaproxy, header: bytes) -> None:
+    refused(haproxy({"ingress": 1}, unchecked), b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n", 400)
+
+
+def test_a_long_session_id_arrives_cut(haproxy: MakeHaproxy) -> None:
+    """Encoded it is three times as long, and would not fit into HAProxy's buffer."""
+    with listening_server() as server:
+        running = haproxy({"ingress": server.getsockname()[1]}, unchecked)
+        with socket.create_connection((HOST, running.port), timeout=10.0) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Session-Id: " + b"\xff" * 6000 + b"\r\n\r\n")
+            with server.accept()[0] as request:
+                lines = request.recv(65536).decode().lower().splitlines()
+                request.sendall(OK)
+    assert [line for line in lines if line.startswith("x-session")] == ["x-session-id: " + "%ff" * 256]
+
+
 def test_headers_that_ray_reads_as_utf_8_are_that_when_an_ingress_gets_them(haproxy: MakeHaproxy) -> None:
     given = (
         b"X-Session-Id: caf\xe9",

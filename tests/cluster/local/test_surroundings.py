@@ -15,6 +15,7 @@ import pytest
 from cluster.config import ServeConfig
 from cluster.lab.cluster_process import ClusterProcess
 from cluster.lab.load_client import LoadClient
+from cluster.local import supervisor
 from cluster.local.gguf_conversion import readable_by_umask
 from cluster.local.haproxy_transport import haproxy_complaint, most_connections
 from cluster.local.host import ClusterHost
@@ -183,6 +184,16 @@ def test_converted_files_are_readable_by_umask(umask: int, mode: int, tmp_path: 
 )
 def test_haproxy_is_told_of_no_more_connections_than_it_may_open(open_files: int, connections: int) -> None:
     assert most_connections(open_files) == connections
+
+
+@pytest.mark.parametrize(
+    ("connections", "said"), [(64, ["Only 64 connections"]), (999, ["Only 999 connections"]), (1000, [])]
+)
+def test_few_connections_are_told(monkeypatch: pytest.MonkeyPatch, connections: int, said: list[str]) -> None:
+    """Where the limit of open files cannot be raised, idle clients can keep all others out."""
+    monkeypatch.setattr("cluster.local.haproxy_transport.most_connections", lambda: connections)
+    messages = [message.text for message in supervisor._few_connections()]
+    assert [text.partition(" at once")[0] for text in messages] == said
 
 
 def test_haproxys_own_words_are_found(tmp_path: Path) -> None:

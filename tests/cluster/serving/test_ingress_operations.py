@@ -177,7 +177,13 @@ async def test_decisions_are_listed_newest_first(operations: Operations) -> None
     assert "block_keys" not in listed[0]
 
 
-@pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "", "²", "9" * 20])
+async def test_leading_zeros_of_a_limit_count_nothing(operations: Operations) -> None:
+    assert (await operations.client.get("/debug/decisions", params={"limit": "0" * 9 + "500"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "limit", ["0", "1001", "-1", "x", "", "²", "9" * 20, "0" * 8 + "19" * 12, "0" * 8 + "1" + "9" * 5000]
+)
 async def test_decisions_with_a_bad_limit(operations: Operations, limit: str) -> None:
     response = await operations.client.get("/debug/decisions", params={"limit": limit})
     assert response.status_code == 400

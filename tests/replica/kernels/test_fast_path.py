@@ -230,6 +230,13 @@ def test_cc_that_is_not_there_is_named(fresh_load: pytest.MonkeyPatch) -> None:
         load_native()
 
 
+@pytest.mark.parametrize(("cc", "cause"), [("gcc 'x", "CC cannot be read"), ("true", "wrote no library")])
+def test_an_odd_cc_is_named(fresh_load: pytest.MonkeyPatch, cc: str, cause: str) -> None:
+    fresh_load.setenv("CC", cc)
+    with pytest.raises(NativeUnavailable, match=cause):
+        load_native()
+
+
 @native
 def test_cc_may_hold_arguments(fresh_load: pytest.MonkeyPatch) -> None:
     """As for a compiler behind ccache."""

@@ -164,6 +164,15 @@ def test_special_tokens_are_text_only_where_they_are_asked_for() -> None:
     assert "".join(stream.push(id) for id in cut) + stream.flush() == "\ufffd[CALL]é"
 
 
+def test_a_refusal_gives_no_advice_that_no_client_can_follow() -> None:
+    engine = tiny_engine(eos_token_ids=[EOS_ID])
+    both = {"oneOf": [{"type": "number"}, {"type": "integer"}]}
+    with pytest.raises(RequestRefused) as refusal:
+        engine.prepare(request("bad", [1, 2], grammar=f"start: %json {json.dumps(both)}"))
+    assert "oneOf" in refusal.value.message
+    assert "option" not in refusal.value.message
+
+
 def test_a_refusal_does_not_quote_the_grammar() -> None:
     engine = tiny_engine(eos_token_ids=[EOS_ID])
     bad = f"start: secret\nsecret: %json {json.dumps({'type': 'strng'})}"
