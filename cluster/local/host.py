@@ -20,6 +20,7 @@ from cluster.config import ServeConfig
 from cluster.local.child_processes import adopt_orphans, end_all_children
 from cluster.local.haproxy_transport import haproxy_complaint
 from cluster.local.host_messages import HostMessage, HostOrders
+from cluster.local.interrupts import not_while_deleting
 from cluster.local.ray_runtime import (
     HAPROXY_FOLDER,
     behind_haproxy,
@@ -112,7 +113,7 @@ def _leave(signum: int, frame: FrameType | None) -> NoReturn:
 
 
 def main() -> NoReturn:
-    signal.signal(STOP_SIGNAL, _leave)
+    signal.signal(STOP_SIGNAL, not_while_deleting(_leave))
     adopt_orphans()  # should the supervisor be killed, this process is the last one that can end Ray's
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     orders = HostOrders.from_json(sys.stdin.read())

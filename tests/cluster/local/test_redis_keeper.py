@@ -96,20 +96,21 @@ def test_one_that_cannot_start_is_tried_again_at_a_bounded_pace_and_told_each_ti
 # What `warmlane serve` does around a cluster, with a process that only sleeps in place of Ray's. The second start of
 # Redis never comes to an end, so Ctrl-C arrives in the middle of it.
 SUPERVISED = """
-import signal, subprocess, sys
+import subprocess
 from pathlib import Path
 import psutil
 from cluster.local.supervisor import ClusterSupervisor
 from cluster.config import ServeConfig
 from cluster.local.free_ports import FreePorts
 from cluster.local.host_messages import HostMessage
+from cluster.local.interrupts import take_interrupts
 
 class Sleeping(ClusterSupervisor):
     def _start_host(self, config, folder):
         self._host = subprocess.Popen(["sleep", "600"])
         yield HostMessage("ready", "")
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
+take_interrupts()
 cluster = Sleeping(ServeConfig(port=FreePorts()()), Path("/model"))
 for message in cluster.start():
     pass

@@ -218,3 +218,29 @@ def test_as_many_files_may_be_open_as_the_user_may_have(hard: int) -> None:
     first, second = map(int, shown.stdout.split())
     assert first == 400
     assert second in ((512, 600) if hard == 512 else (600,))  # beyond the hard limit for the superuser alone
+
+
+INTERRUPTED_WHILE_DELETING = """
+import os, signal, time
+from cluster.local.interrupts import take_interrupts
+
+class Deleted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+take_interrupts()
+try:
+    Deleted()
+    signal.pause()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_while_an_object_is_deleted_is_not_lost() -> None:
+    """Python swallows every exception there."""
+    shown = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_DELETING], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert (shown.stdout, shown.stderr) == ("interrupted\n", "")
