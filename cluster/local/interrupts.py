@@ -24,8 +24,8 @@ def take_interrupts() -> None:
 
 
 def not_while_deleting(handler: Handler) -> Handler:
-    """Python swallows what a handler raises while an object is being deleted, and the signal would be lost: then a timer
-    calls the handler again in a moment."""
+    """Python swallows what a handler raises while an object is being deleted, and the signal would be lost: then a
+    timer calls the handler again in a moment."""
 
     def handle(signum: int, frame: FrameType | None) -> None:
         while frame is not None:
