@@ -39,7 +39,10 @@ def _file(text: str) -> Path:
     """Of a flag; a shell leaves `--json=~/x` as it is."""
     if not text:
         raise argparse.ArgumentTypeError("a file must have a name")
-    return Path(text).expanduser()
+    try:
+        return expanded(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

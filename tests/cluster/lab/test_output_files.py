@@ -54,3 +54,12 @@ def test_what_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     assert kept.read_text() == "earlier numbers"
     assert link.is_symlink() and not link.exists()
     check_outputs({"--json": Path("/dev/null"), "--html": Path("/dev/null")})
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("", "a file must have a name"), ("~nobody-of-this-name/x", "nobody-of-this-name")]
+)
+def test_a_name_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], name: str, cause: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["lab", "compare", "--trace", "sgd", f"--json={name}"])
+    assert cause in capsys.readouterr().err
