@@ -51,12 +51,12 @@ class BlockContents:
 
     def num_equal(self, parent: BlockKey, token_ids: Sequence[int]) -> int:
         """How many leading tokens of `token_ids` are those of some block that follows `parent`."""
-        wanted = array("I", token_ids).tobytes()
+        prompt = array("I", token_ids).tobytes()
         num_bytes = 0
         for key in self._following(parent):
             held = self._blocks[key][1]
             # Most followers differ from the best one so far in the first token that they would have to add.
-            while num_bytes < len(wanted) and held[: num_bytes + _ID_BYTES] == wanted[: num_bytes + _ID_BYTES]:
+            while num_bytes < len(prompt) and held[: num_bytes + _ID_BYTES] == prompt[: num_bytes + _ID_BYTES]:
                 num_bytes += _ID_BYTES
         return num_bytes // _ID_BYTES
 

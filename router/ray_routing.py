@@ -24,14 +24,14 @@ def choose(candidates: Sequence[Any], pending_request: Any) -> list[list[Any]]:
     candidates: what has `replica_id.unique_id`. pending_request: Ray's, or None.
     """
     try:
-        wanted = None
+        named = None
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True  # else a full replica is probed in a hot loop
-            wanted = pending_request.kwargs.get(ROUTE_TO)
+            named = pending_request.kwargs.get(ROUTE_TO)
         for candidate in candidates:
-            if candidate.replica_id.unique_id == wanted:
+            if candidate.replica_id.unique_id == named:
                 return [[candidate]]
-        RUNNING_SET.count_fallback("unnamed" if wanted is None else "gone")
+        RUNNING_SET.count_fallback("unnamed" if named is None else "gone")
     except Exception:
         logger.exception("could not follow the routing decision, any replica will do")
         RUNNING_SET.count_fallback("error")

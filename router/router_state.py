@@ -8,13 +8,13 @@ from cache.wire.records import ReplicaLoad, Reservation
 from router.following.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
-from router.load.known_replica import KnownReplica
+from router.load.replica_state import ReplicaState
 from router.load.reservations import (
-    KEYS_TOLD_SECONDS,
+    KEYS_SHARED_SECONDS,
     TRANSIT_SECONDS,
     ReservationLedger,
     SentElsewhere,
-    told_reservations,
+    shared_reservations,
 )
 from router.load.views import LoadChange, ReplicaView
 
@@ -52,31 +52,31 @@ class RouterState(FollowedReplicas):
         for sent in reservations:
             for start in range(0, len(sent.keys), KEYS_PER_HOLD):
                 with self._lock:
-                    known = self._replicas.get(sent.replica_id)
-                    if known is not None and now >= known.failed_until and not known.lost(sent.sent_at, now):
-                        self._mirror.predict(known.slot, sent.keys[start : start + KEYS_PER_HOLD], now)
+                    replica = self._replicas.get(sent.replica_id)
+                    if replica is not None and now >= replica.failed_until and not replica.lost(sent.sent_at, now):
+                        self._mirror.predict(replica.slot, sent.keys[start : start + KEYS_PER_HOLD], now)
         with self._lock:
             sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
             for sent in reservations:
-                known = self._replicas.get(sent.replica_id)
-                if known is not None and sent.sent_at + TRANSIT_SECONDS > known.load.measured_at:
+                replica = self._replicas.get(sent.replica_id)
+                if replica is not None and sent.sent_at + TRANSIT_SECONDS > replica.load.measured_at:
                     sums[sent.replica_id][0] += 1
                     sums[sent.replica_id][1] += sent.prefill_tokens
-            for replica_id, known in self._replicas.items():
+            for replica_id, replica in self._replicas.items():
                 num_waiting, prefill_tokens = sums.get(replica_id, (0, 0))
-                known.load.set_others(num_waiting, prefill_tokens)
+                replica.load.set_others(num_waiting, prefill_tokens)
 
     def sent_lately(
-        self, now: float, seconds: float, limit: int, keys_seconds: float = KEYS_TOLD_SECONDS
+        self, now: float, seconds: float, limit: int, keys_seconds: float = KEYS_SHARED_SECONDS
     ) -> tuple[Reservation, ...]:
         """What the other routers are told: the newest first, at most `limit`."""
         with self._lock:
             entries = self._ledger.sent_since(now - seconds, limit)
             for entry in entries:
-                known = self._replicas.get(entry.replica_id)
-                if known is not None and entry.sent_at <= known.emptied_at:
+                replica = self._replicas.get(entry.replica_id)
+                if replica is not None and entry.sent_at <= replica.emptied_at:
                     entry.keys = ()  # they will not be there: nobody may expect them after a reset or a death
-            return told_reservations(entries, now, keys_seconds)
+            return shared_reservations(entries, now, keys_seconds)
 
     def sweep(self) -> None:
         """More of what `tend` does a little of: a large replica that died is out of the mirror within seconds."""
@@ -99,10 +99,10 @@ class RouterState(FollowedReplicas):
             depths = self._mirror.longest_prefix(keys, now, published=rung <= Rung.STALE)
             views = []
             for replica_id in sorted(replica_ids):
-                known = self._get(replica_id)
-                warm = not known.foreign and (known.registration is not None or rung > Rung.FRESH)
-                hit_tokens = depths.get(known.slot, 0) * block_size if warm else 0
-                views.append(known.load.view(replica_id, hit_tokens, now))
+                replica = self._get(replica_id)
+                warm = not replica.foreign and (replica.registration is not None or rung > Rung.FRESH)
+                hit_tokens = depths.get(replica.slot, 0) * block_size if warm else 0
+                views.append(replica.load.view(replica_id, hit_tokens, now))
             return views
 
     def reserve(
@@ -113,9 +113,9 @@ class RouterState(FollowedReplicas):
             before = self._ledger.reserve(request_id, replica_id, prefill_tokens, now)
             if before is not None and not before.first_token and before.replica_id in self._replicas:
                 self._replicas[before.replica_id].load.add_recent(-before.prefill_tokens, now)
-            known = self._get(replica_id)
-            known.load.add_recent(prefill_tokens, now)
-            unknown = self._mirror.predict(known.slot, keys, now)
+            replica = self._get(replica_id)
+            replica.load.add_recent(prefill_tokens, now)
+            unknown = self._mirror.predict(replica.slot, keys, now)
             entry = self._ledger.get(request_id)
             if entry is not None:
                 entry.keys = tuple(unknown)
@@ -144,7 +144,7 @@ class RouterState(FollowedReplicas):
             if running == self._running and now < self._prune_at:
                 return
             self._running, self._prune_at = running, now + PRUNE_SECONDS
-            for replica_id in [r for r, known in self._replicas.items() if self._is_over(r, known, now)]:
+            for replica_id in [r for r, replica in self._replicas.items() if self._is_over(r, replica, now)]:
                 self._mirror.drop(self._replicas.pop(replica_id).slot)
 
     @property
@@ -156,16 +156,16 @@ class RouterState(FollowedReplicas):
         """Per replica what is known of it, for people."""
         with self._lock:
             found = {}
-            for replica_id, known in self._replicas.items():
-                stats = self._mirror.stats(known.slot)
-                found[replica_id] = known.describe(stats.num_keys, stats.num_refused, now)
+            for replica_id, replica in self._replicas.items():
+                stats = self._mirror.stats(replica.slot)
+                found[replica_id] = replica.describe(stats.num_keys, stats.num_refused, now)
             return found
 
     # With the lock held.
 
-    def _is_over(self, replica_id: str, known: KnownReplica, now: float) -> bool:
-        wanted = replica_id in self._running or known.registration is not None or now < known.failed_until
-        return not wanted and known.load.idle  # with open reservations its load must still be paired (C4)
+    def _is_over(self, replica_id: str, replica: ReplicaState, now: float) -> bool:
+        is_needed = replica_id in self._running or replica.registration is not None or now < replica.failed_until
+        return not is_needed and replica.load.idle  # with open reservations its load must still be paired (C4)
 
     def _on_change(self, replica_id: str, change: LoadChange) -> None:
         self._get(replica_id).load.on_change(change)

@@ -50,7 +50,7 @@ class RunningSet:
         with self._lock:
             self.fallbacks[reason] += 1
             for listener in self._fallback_listeners:
-                _tell(listener, reason)
+                _notify(listener, reason)
 
     def subscribe(self, listener: Callable[[frozenset[str]], None]) -> Callable[[], None]:
         """Calls `listener` with the new set on every change, in the writer's thread. Returns what ends it."""
@@ -76,10 +76,10 @@ class RunningSet:
         if replicas != self._replicas:
             self._replicas = replicas
             for listener in self._listeners:
-                _tell(listener, replicas)
+                _notify(listener, replicas)
 
 
-def _tell(listener: Callable[[Value], None], value: Value) -> None:
+def _notify(listener: Callable[[Value], None], value: Value) -> None:
     """A listener that fails must not fail Ray's router (C38)."""
     try:
         listener(value)

@@ -89,8 +89,10 @@ class GenerationApi:
         def reader_of(index: int) -> ChoiceReader:
             prompt = index // body.num_choices
             echo, echoed_ids = ("", []) if echoes is None else (echoes[prompt], prompts[prompt])
-            told = body.logprobs is not None
-            return ChoiceReader(echo, CompletionLogprobs(self._reader.tokenizer, echoed_ids, echo) if told else None)
+            with_logprobs = body.logprobs is not None
+            return ChoiceReader(
+                echo, CompletionLogprobs(self._reader.tokenizer, echoed_ids, echo) if with_logprobs else None
+            )
 
         return self._response(body, prompts, context, CompletionFormat(), reader_of)
 

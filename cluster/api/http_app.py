@@ -10,14 +10,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from cluster.api.admission import Admission, Drain
+from cluster.api.authentication import Authentication
 from cluster.api.browser_guard import BrowserGuard
 from cluster.api.chat_request import ChatCompletionRequest
 from cluster.api.completion_request import CompletionRequest
 from cluster.api.cors import Cors
-from cluster.api.entrance import Entrance
 from cluster.api.errors import ApiError
 from cluster.api.failures import from_exception
-from cluster.api.gate import Gate
 from cluster.api.generation_api import GenerationApi
 from cluster.api.model_api import DetokenizeRequest, ModelApi, TokenizeRequest
 from cluster.api.openapi import operation
@@ -37,13 +37,13 @@ def _no_report(error: BaseException) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """keys: None lets everybody in. admin_open, limits, entrance: see `Gate`. cors_origins, own_hosts_only: see
-    `BrowserGuard`."""
+    """keys: None lets everybody in. admin_open: see `Authentication`. limits, drain: see `Admission`. cors_origins,
+    own_hosts_only: see `BrowserGuard`."""
 
     keys: ApiKeys | None = None
     admin_open: bool = True
     limits: TenantLimits = field(default_factory=TenantLimits)
-    entrance: Entrance = field(default_factory=Entrance)
+    drain: Drain = field(default_factory=Drain)
     cors_origins: tuple[str, ...] = ()
     own_hosts_only: bool = False
 
@@ -67,14 +67,8 @@ def build_http_app(
         redirect_slashes=False,  # it would send clients to whatever host they named
     )
     access = access or Access()
-    app.add_middleware(
-        Gate,
-        keys=access.keys,
-        on_refusal=on_failure,
-        admin_open=access.admin_open,
-        limits=access.limits,
-        entrance=access.entrance,
-    )
+    app.add_middleware(Admission, on_refusal=on_failure, limits=access.limits, drain=access.drain)
+    app.add_middleware(Authentication, keys=access.keys, on_refusal=on_failure, admin_open=access.admin_open)
     app.add_middleware(BrowserGuard, cors_origins=access.cors_origins, own_hosts_only=access.own_hosts_only)
     app.add_middleware(RequestIdMiddleware, echo=echo_request_id)
     if access.cors_origins:  # the outermost: a page must be able to read a refusal too

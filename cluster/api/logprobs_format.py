@@ -43,9 +43,9 @@ class ChatLogprobs:
         self._entries: list[dict[str, Any]] = []
 
     def add(self, chunk: TokenChunk) -> None:
-        for told in chunk.logprobs:
-            top = [self._entry(token_id, logprob) for token_id, logprob in told.top]
-            self._entries.append({**self._entry(told.token_id, told.logprob), "top_logprobs": top})
+        for entry in chunk.logprobs:
+            top = [self._entry(token_id, logprob) for token_id, logprob in entry.top]
+            self._entries.append({**self._entry(entry.token_id, entry.logprob), "top_logprobs": top})
 
     def take(self) -> dict[str, Any] | None:
         entries, self._entries = self._entries, []
@@ -76,9 +76,9 @@ class CompletionLogprobs:
     def add(self, chunk: TokenChunk) -> None:
         if self._echoed_ids:
             self._add_prompt(chunk.prompt_logprobs)
-        for told in chunk.logprobs:
-            is_special = self._tokens.is_special(told.token_id)
-            self._append(told, b"" if is_special else self._tokens.token_bytes(told.token_id))
+        for entry in chunk.logprobs:
+            is_special = self._tokens.is_special(entry.token_id)
+            self._append(entry, b"" if is_special else self._tokens.token_bytes(entry.token_id))
 
     def take(self) -> dict[str, Any] | None:
         lists, self._lists = self._lists, self._empty()
@@ -88,8 +88,8 @@ class CompletionLogprobs:
         first, self._echoed_ids = self._echoed_ids[0], []
         self._append(TokenLogprobs(first, 0.0), self._visible(first, at_start=True))
         self._lists["token_logprobs"][0] = self._lists["top_logprobs"][0] = None
-        for told in prompt_logprobs:
-            self._append(told, self._visible(told.token_id, at_start=self._length == 0))
+        for entry in prompt_logprobs:
+            self._append(entry, self._visible(entry.token_id, at_start=self._length == 0))
 
     def _visible(self, token_id: int, at_start: bool) -> bytes:
         """What the token adds to the echoed text: nothing for a control token that the tokenizer put in itself."""
@@ -100,15 +100,15 @@ class CompletionLogprobs:
             return data[1:]  # some tokenizers put a blank before the first word
         return data
 
-    def _append(self, told: TokenLogprobs, visible: bytes) -> None:
+    def _append(self, entry: TokenLogprobs, visible: bytes) -> None:
         if visible and not self._goes_on_with(visible[0]):
             self._length += len(self._decoder.decode(b"", final=True))  # U+FFFD stands for what stays incomplete
         self._lists["text_offset"].append(self._length)
         self._length += len(self._decoder.decode(visible))
-        self._lists["tokens"].append(self._name(told.token_id))
-        self._lists["token_logprobs"].append(told.logprob)
-        top = {self._name(token_id): logprob for token_id, logprob in told.top}
-        top.setdefault(self._name(told.token_id), told.logprob)  # the official API always names the token itself
+        self._lists["tokens"].append(self._name(entry.token_id))
+        self._lists["token_logprobs"].append(entry.logprob)
+        top = {self._name(token_id): logprob for token_id, logprob in entry.top}
+        top.setdefault(self._name(entry.token_id), entry.logprob)  # the official API always names the token itself
         self._lists["top_logprobs"].append(top)
 
     def _goes_on_with(self, byte: int) -> bool:

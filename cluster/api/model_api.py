@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from cluster.api.authentication import tenant_of
 from cluster.api.chat_request import ChatMessage
 from cluster.api.errors import bad_request, model_not_found
-from cluster.api.gate import tenant_of
 from cluster.api.generation_api import ServedModel
 from cluster.api.limits import ApiLimits
 from cluster.api.prompt_reader import PromptReader

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cache.block_hasher import ExtraKeys
+from cluster.api.authentication import tenant_of
 from cluster.api.errors import ApiError, bad_request
-from cluster.api.gate import tenant_of
 from cluster.api.tenants import Tenant
 from cluster.local.haproxy_launcher import PASSED_TIMEOUT_HEADER, TIMEOUT_HEADER
 

@@ -15,8 +15,8 @@ from cluster.lab.scenario import lab_hasher
 from replica.engine.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
+from replica.engine.measured_speed import MeasuredSpeed
 from replica.engine.plan import StepPlan
-from replica.engine.step_cost import StepCost
 from replica.messages import GenerateRequest
 from replica.sampling.sampling_params import SamplingParams
 
@@ -28,7 +28,7 @@ DECODE_STEPS = 6
 ROUNDS = 2
 
 
-class RecordingStepCost(StepCost):
+class RecordingSpeed(MeasuredSpeed):
     """An engine's step cost that also keeps each step's work and seconds."""
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ def measure_steps(
     engine: Engine, batches: Sequence[tuple[int, int, int]], progress: RequestProgress | None = None
 ) -> list[tuple[StepWork, float]]:
     """batches: (requests at once, tokens of each prompt, tokens of each answer). The engine must be idle."""
-    recorder = RecordingStepCost()
-    engine.cost = recorder
+    recorder = RecordingSpeed()
+    engine.speed = recorder
     rng = Random(0)
     _play(engine, rng, 1, 64, 2)  # the first steps of a process are slower than all others
     recorder.steps.clear()

@@ -21,11 +21,11 @@ def num_quiet_steps(scheduler: Scheduler, max_num_seqs: int) -> int:
     if scheduler.waiting and len(running) < max_num_seqs:
         return 0
     num_steps = min(MAX_LEAP_STEPS, *(request.max_total_tokens - request.num_tokens for request in running))
-    wanted = sum(
+    num_pages_needed = sum(
         manager.num_pages_for(request.num_tokens + num_steps - 1) - len(manager.block_table(request.id))
         for request in running
     )
-    return num_steps if wanted <= manager.pool.num_free else 0
+    return num_steps if num_pages_needed <= manager.pool.num_free else 0
 
 
 class DecodeLeap:

@@ -33,8 +33,8 @@ class MetricsSnapshot:
         return sum(self.by_series(name, **labels).values())
 
     def by_series(self, name: str, **labels: str) -> dict[Labels, float]:
-        wanted = set(labels.items())
-        return {series: value for series, value in self.samples.get(name, {}).items() if wanted <= set(series)}
+        some_labels = set(labels.items())
+        return {series: value for series, value in self.samples.get(name, {}).items() if some_labels <= set(series)}
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
         """Sums of `name` for each value of one label; series without the label count under ''."""

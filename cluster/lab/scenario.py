@@ -24,7 +24,7 @@ def lab_hasher(block_size: int) -> BlockHasher:
 class CacheSize:
     """num_blocks: of each replica. share: of the trace's unique blocks that the fleet holds together.
 
-    at_floor: whether it was raised, because in the wanted share the longest request would not fit.
+    at_floor: whether it was raised, because at the share that was asked for the longest request would not fit.
     """
 
     num_blocks: int
@@ -42,16 +42,16 @@ class CacheSize:
         least = max(2, longest)
         answers = sum(-(-request.num_new_tokens // config.block_size) + 1 for request in trace.requests)
         everything = unique + answers + REQUESTS_TO_SPARE * longest
-        wanted = everything if share is None else min(everything, math.ceil(share * unique / config.num_replicas))
-        num_blocks = max(wanted, least)
-        if num_blocks > wanted and unique and not raise_share:  # where no prompt fills a block a share says nothing
+        asked_for = everything if share is None else min(everything, math.ceil(share * unique / config.num_replicas))
+        num_blocks = max(asked_for, least)
+        if num_blocks > asked_for and unique and not raise_share:  # where no prompt fills a block a share says nothing
             enough = math.ceil(1e4 * least * config.num_replicas / unique) / 1e4
             raise ValueError(
-                f"a cache share of {share:g} gives each of {config.num_replicas} replicas {wanted} of the {unique:,} "
-                f"unique blocks, and the longest request needs {least}: at least {enough:g}, fewer replicas or more "
+                f"a cache share of {share:g} gives each of {config.num_replicas} replicas {asked_for} of the "
+                f"{unique:,} unique blocks, and the longest request needs {least}: at least {enough:g}, fewer replicas or more "
                 "requests"
             )
-        return cls(num_blocks, num_blocks * config.num_replicas / max(1, unique), num_blocks > wanted)
+        return cls(num_blocks, num_blocks * config.num_replicas / max(1, unique), num_blocks > asked_for)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.load_history import LoadHistory
 from cluster.lab.step_clock import StepClock
 from replica.engine.load import engine_load
+from replica.engine.measured_speed import MeasuredSpeed
 from replica.engine.plan import StepPlan
 from replica.engine.request import Request
 from replica.engine.scheduler import Scheduler
-from replica.engine.step_cost import StepCost
 
 IDLE_STEP_SECONDS = 0.001
 """A step that can run nothing: the engine looks again a moment later."""
@@ -73,7 +73,7 @@ class SimulatedReplica:
             max_num_batched_tokens=config.max_num_batched_tokens,
             watermark_pages=int(config.num_blocks * config.watermark),
         )
-        self.cost = StepCost()
+        self.speed = MeasuredSpeed()
         self.num_steps = 0
         self.num_computed_prefill_tokens = 0
         self.busy_seconds = 0.0
@@ -125,7 +125,7 @@ class SimulatedReplica:
         self._loads.before_change(now)
 
     def _measure(self) -> tuple[ReplicaLoad, int]:
-        return engine_load(self.scheduler, self.cost), self.last_seq
+        return engine_load(self.scheduler, self.speed), self.last_seq
 
     def _begin_step(self, now: float) -> None:
         self._plan = self._leap = None
@@ -147,7 +147,7 @@ class SimulatedReplica:
         self._loads.before_change(now)
         if plan.scheduled:
             seconds = self._step_ends - self._step_started
-            self.cost.observe(plan, seconds)
+            self.speed.observe(plan, seconds)
             self.busy_seconds += seconds
             self.num_steps += 1
             self.num_computed_prefill_tokens += plan.num_tokens - plan.num_decodes
@@ -168,7 +168,7 @@ class SimulatedReplica:
         for number in range(leap.num_done, leap.num_over(now)):
             moment = leap.ends[number]
             self._loads.before_change(moment)
-            self.cost.observe_tokens(0, len(leap.requests), leap.seconds[number])
+            self.speed.observe_tokens(0, len(leap.requests), leap.seconds[number])
             self.busy_seconds += leap.seconds[number]
             self.num_steps += 1
             leap.step()

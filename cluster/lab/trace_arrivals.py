@@ -61,7 +61,7 @@ def _seconds(value: str | None) -> float:
 def _iso_seconds(value: str) -> float:
     """Where no zone is given all rows are taken to be in the same: an hour of summer time must not appear twice."""
     try:
-        told = datetime.fromisoformat(value.strip())
+        moment = datetime.fromisoformat(value.strip())
     except ValueError:
         raise ValueError(f"TIMESTAMP must be seconds or an ISO date and time, got {value!r:.60}") from None
-    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

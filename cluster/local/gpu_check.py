@@ -12,11 +12,11 @@ def check_gpus(config: ServeConfig, there: int | None = None) -> None:
 
     Where the driver does not say how many there are (WSL, other makers), Ray's own count decides later.
     """
-    wanted = config.replicas * config.gpus_per_replica
+    num_gpus = config.replicas * config.gpus_per_replica
     there = count_gpus() if there is None else there
-    if there is not None and wanted > there:
+    if there is not None and num_gpus > there:
         raise ValueError(
-            f"{config.replicas} replicas with {config.gpus_per_replica} GPU each need {wanted} GPUs, "
+            f"{config.replicas} replicas with {config.gpus_per_replica} GPU each need {num_gpus} GPUs, "
             f"but this machine has {there}"
         )
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 from cluster.config import ServeConfig
 from cluster.local.child_processes import adopt_orphans, end_all_children
 from cluster.local.haproxy_transport import haproxy_complaint
-from cluster.local.host_messages import HostMessage, HostOrders
+from cluster.local.host_protocol import HostMessage, HostOrders
 from cluster.local.interrupts import not_while_deleting
 from cluster.local.ray_runtime import (
     HAPROXY_FOLDER,

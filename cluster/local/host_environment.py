@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from cluster.config import ServeConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-WANTED_FILES = 65536
+NEEDED_FILES = 65536
 _REDIS_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 
 
@@ -45,14 +45,14 @@ def independent_of_folder(config: ServeConfig) -> ServeConfig:
     )
 
 
-def raise_open_files(wanted: int = WANTED_FILES) -> int:
+def raise_open_files(num_needed: int = NEEDED_FILES) -> int:
     """Lets this process and those that it starts hold as many files and connections as it may; returns how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    if soft == unlimited or soft >= wanted:
-        return wanted if soft == unlimited else soft
-    best = wanted if hard == unlimited else max(wanted, hard)
-    for limits in ((best if hard == unlimited else max(wanted, soft), best), (min(hard, wanted), hard)):
+    if soft == unlimited or soft >= num_needed:
+        return num_needed if soft == unlimited else soft
+    best = num_needed if hard == unlimited else max(num_needed, hard)
+    for limits in ((best if hard == unlimited else max(num_needed, soft), best), (min(hard, num_needed), hard)):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         except (ValueError, OSError):  # only the superuser may go beyond the hard limit, and not in every container

@@ -17,27 +17,29 @@ class ModelFacts:
     dtype: str
     weight_bytes: int
 
-    def resolved_dtype(self, wanted: str, on_gpu: bool) -> str:
+    def resolved_dtype(self, configured: str, on_gpu: bool) -> str:
         """auto is the checkpoint's on a GPU and float32 on a CPU."""
-        if wanted != "auto":
-            return wanted
+        if configured != "auto":
+            return configured
         return self.dtype if on_gpu else "float32"
 
     def loaded_bytes(self, dtype: str) -> int:
         """Memory of the weights in that dtype."""
         return self.weight_bytes * _WIDTH.get(dtype, 4) // _WIDTH.get(self.dtype, 4)
 
-    def max_model_len(self, wanted: int | None) -> int:
+    def max_model_len(self, configured: int | None) -> int:
         """Raises ValueError when it is longer than the window, or when there is neither."""
-        if wanted is None:
+        if configured is None:
             if self.window is None:
                 raise ValueError(
                     "max_model_len must be given: the model's config.json names no max_position_embeddings"
                 )
             return self.window
-        if self.window is not None and wanted > self.window:
-            raise ValueError(f"max_model_len must be at most the model's window of {self.window} tokens, got {wanted}")
-        return wanted
+        if self.window is not None and configured > self.window:
+            raise ValueError(
+                f"max_model_len must be at most the model's window of {self.window} tokens, got {configured}"
+            )
+        return configured
 
 
 _WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}

@@ -65,7 +65,7 @@ def start_ray(config: ServeConfig, folder: Path) -> None:
         object_store_memory=OBJECT_STORE_BYTES,
         log_to_driver=False,
         namespace="warmlane",
-        runtime_env={"worker_process_setup_hook": "cluster.serving.worker_setup.keep_grpc_local"},
+        runtime_env={"worker_process_setup_hook": "cluster.serving.local_grpc.keep_grpc_local"},
         _temp_dir=str(folder / "ray"),
         _node_ip_address="127.0.0.1",
         _metrics_export_port=FreePorts()(),
@@ -152,16 +152,16 @@ def stop_serve(drain_seconds: float) -> None:
 
 
 def _finish_answers(drain_seconds: float) -> int:
-    """Closes the entrances and waits until nobody is being answered. Returns how many still are when time is up."""
+    """Lets every ingress drain and waits until nobody is being answered. Returns how many still are when time is up."""
     from ray import serve
 
     from cluster.serving.app import APP_NAME, INGRESS_DEPLOYMENT
 
     handle = serve.get_deployment_handle(INGRESS_DEPLOYMENT, APP_NAME)
     deadline = time.monotonic() + drain_seconds
-    while num_inside := sum(handle.broadcast("close_entrance").results(timeout_s=ANSWER_SECONDS)):
+    while num_in_flight := sum(handle.broadcast("begin_drain").results(timeout_s=ANSWER_SECONDS)):
         if time.monotonic() > deadline:
-            return num_inside
+            return num_in_flight
         time.sleep(0.1)
     return 0
 

@@ -19,11 +19,11 @@ class RedisKeeper:
     """
 
     def __init__(
-        self, server: EmbeddedRedis, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self, server: EmbeddedRedis, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """tell: gets one sentence for each death and each failed start. clock: seconds."""
+        """report: gets one sentence for each death and each failed start. clock: seconds."""
         self._server = server
-        self._tell = tell
+        self._report = report
         self._clock = clock
         self._pause = 0.0
         self._last_try = clock()
@@ -42,7 +42,7 @@ class RedisKeeper:
         self._pause = min(max(FIRST_PAUSE_SECONDS, 2 * self._pause), LONGEST_PAUSE_SECONDS)
         try:
             self._server.start()
-            self._tell(f"Redis had ended{ending} and is started again.")
+            self._report(f"Redis had ended{ending} and is started again.")
         except (RedisUnavailable, OSError) as error:
-            self._tell(f"Redis has ended and cannot be started, next try in {self._pause:.0f} s: {error}")
+            self._report(f"Redis has ended and cannot be started, next try in {self._pause:.0f} s: {error}")
         self._last_try = self._clock()

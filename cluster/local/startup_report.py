@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.config import ServeConfig
-from cluster.local.host_messages import HostMessage
+from cluster.local.host_protocol import HostMessage
 from cluster.local.progress_steps import ProgressSteps, Step
 
 

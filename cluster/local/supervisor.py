@@ -16,7 +16,7 @@ from cluster.local.embedded_redis import EmbeddedRedis, check_redis
 from cluster.local.free_ports import check_free
 from cluster.local.host import MESSAGES_FD_VARIABLE, STOP_SIGNAL
 from cluster.local.host_environment import host_environment, independent_of_folder, raise_open_files
-from cluster.local.host_messages import HostMessage, HostOrders
+from cluster.local.host_protocol import HostMessage, HostOrders
 from cluster.local.paths import new_run_folder
 from cluster.local.redis_keeper import RedisKeeper
 
@@ -71,14 +71,14 @@ class ClusterSupervisor:
             config = replace(config, redis_url=self._redis.url)
         yield from self._start_host(config, self.folder)
 
-    def wait(self, tell: Callable[[str], None]) -> NoReturn:
+    def wait(self, report: Callable[[str], None]) -> NoReturn:
         """Returns never but by KeyboardInterrupt, or ClusterFailed when the cluster dies.
 
-        Its Redis may die: it is started again. tell: gets a sentence about it for the user.
+        Its Redis may die: it is started again. report: gets a sentence about it for the user.
         """
         if self._host is None:
             raise RuntimeError("the cluster was not started")
-        keeper = RedisKeeper(self._redis, tell) if self._redis is not None else None
+        keeper = RedisKeeper(self._redis, report) if self._redis is not None else None
         while (code := self._host.poll()) is None:
             if keeper is not None:
                 keeper.check()

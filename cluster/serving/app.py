@@ -9,8 +9,8 @@ from typing import Any
 from cache.fingerprint import model_fingerprint
 from cluster.api.tenants import read_api_keys
 from cluster.config import ServeConfig
+from cluster.local.cluster_secret import cluster_secret
 from cluster.local.haproxy_transport import check_rules
-from cluster.local.kept_secret import kept_secret
 from cluster.local.model_facts import read_model_facts
 from cluster.serving.cluster_spec import ClusterSpec
 from cluster.text.sampling_defaults import SamplingDefaults, read_sampling_defaults
@@ -31,16 +31,16 @@ def build_app(args: dict[str, Any]) -> Any:
     """The application for `import_path: cluster.serving.app:build_app`; args are settings of ServeConfig.
 
     Resolves the model itself. Without `redis_url` routers share nothing and know only what they sent; without `secret`
-    this machine's own is taken (see `kept_secret`). Where it listens is Serve's affair: without keys administration is
-    open only where `host` is given and says that this is loopback. Raises ValueError or ModelUnavailable, which `serve
-    status` shows.
+    this machine's own is taken (see `cluster_secret`). Where it listens is Serve's affair: without keys administration
+    is open only where `host` is given and says that this is loopback. Raises ValueError or ModelUnavailable, which
+    `serve status` shows.
     """
     from cluster.local.model_store import resolve_model
 
     check_rules(os.environ)
     config = ServeConfig.load(args)
     if config.secret is None:
-        config = replace(config, secret=kept_secret(cache_root()).hex())
+        config = replace(config, secret=cluster_secret(cache_root()).hex())
     spec = cluster_spec(config, resolve_model(config.model))
     return application(config, replace(spec, admin_open=spec.admin_open and "host" in args))
 

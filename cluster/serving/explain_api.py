@@ -18,7 +18,7 @@ from cluster.api.http_app import Handler
 from cluster.api.limits import ApiLimits
 from cluster.api.request_body import read_json_object
 from cluster.api.request_context import explain_context
-from cluster.serving.page_runs import page_runs
+from cluster.serving.prompt_segments import prompt_segments
 from cluster.serving.route_requests import route_request
 from cluster.serving.serve_call import answer_of, serve_call
 from replica.messages import GenerateRequest
@@ -94,7 +94,7 @@ class ExplainApi:
             "reusable_tokens": overlap.num_reusable_tokens,
             "equal_tokens": overlap.num_equal_tokens,
             "computed_tokens": decision.num_tokens - overlap.num_reusable_tokens,
-            "pages": [asdict(run) for run in page_runs(decision.num_tokens, self._block_size, overlap)],
+            "pages": [asdict(run) for run in prompt_segments(decision.num_tokens, self._block_size, overlap)],
         }
 
     async def _ask(

@@ -1,4 +1,4 @@
-"""The HTTP entrance: one Ray Serve replica with the API, the tokenizer and its own router."""
+"""The HTTP end of the cluster: one Ray Serve replica with the API, the tokenizer and its own router."""
 
 import secrets
 import time
@@ -12,7 +12,7 @@ from ray import serve
 from cache.block_hasher import BlockHasher
 from cache.garbage_collection import settle_garbage_collection
 from cache.wire.records import PolicySetting
-from cluster.api.entrance import Entrance
+from cluster.api.admission import Drain
 from cluster.api.generation_api import GenerationApi, ServedModel
 from cluster.api.http_app import Access, build_http_app
 from cluster.api.model_api import ModelApi
@@ -76,7 +76,7 @@ class Ingress:
         operations = OperationsApi(self._router, self._scrape, readiness)
         explain = ExplainApi(self._router, generation, replica_handle, spec.block_size, limits)
         reset = CacheReset(replica_handle, running_replicas, self._ask_siblings)
-        self._entrance = Entrance()
+        self._drain = Drain()
         # Ray Serve echoes X-Request-Id itself; twice would be two headers.
         self._app = build_http_app(
             generation,
@@ -93,7 +93,7 @@ class Ingress:
                 keys=spec.api_keys,
                 admin_open=spec.admin_open,
                 limits=TenantLimits(spec.num_ingress),
-                entrance=self._entrance,
+                drain=self._drain,
                 cors_origins=spec.cors_origins,
                 own_hosts_only=spec.admin_open and spec.api_keys is None,  # a key is more than a name
             ),
@@ -121,10 +121,10 @@ class Ingress:
         """Another ingress was told a policy for all."""
         return self._policy.adopt(setting)
 
-    def close_entrance(self) -> int:
+    def begin_drain(self) -> int:
         """The cluster stops: requests that come now are refused. Returns how many are still being answered."""
-        self._entrance.close()
-        return self._entrance.num_inside
+        self._drain.begin()
+        return self._drain.num_in_flight
 
     def forget_cached(self) -> None:
         """All replicas have emptied their caches (see `CacheReset`)."""

@@ -99,11 +99,11 @@ class ControlTokens:
     def encode_around(self, text: str, positions: Sequence[int]) -> list[int]:
         """Token ids of `text`, in which the control tokens that begin at `positions` (characters) are plain text."""
         encoding = self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
-        control_ids, ids, wanted = set(self._id_of.values()), [], 0
+        control_ids, ids, next_position = set(self._id_of.values()), [], 0
         for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            while wanted < len(positions) and positions[wanted] < start:
-                wanted += 1
-            if token_id in control_ids and wanted < len(positions) and positions[wanted] < end:
+            while next_position < len(positions) and positions[next_position] < start:
+                next_position += 1
+            if token_id in control_ids and next_position < len(positions) and positions[next_position] < end:
                 ids += self._plain(text[start:end])
             else:
                 ids.append(token_id)

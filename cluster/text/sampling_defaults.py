@@ -30,8 +30,8 @@ class SamplingDefaults:
 
     def __str__(self) -> str:
         """What differs from the API's own."""
-        told = [f"{each.name} {getattr(self, each.name):g}" for each in fields(self) if self._differs(each)]
-        return ", ".join(told)
+        differing = [f"{each.name} {getattr(self, each.name):g}" for each in fields(self) if self._differs(each)]
+        return ", ".join(differing)
 
     def _differs(self, each: Any) -> bool:
         return bool(getattr(self, each.name) != each.default)
@@ -46,12 +46,14 @@ def read_sampling_defaults(model_dir: str | Path) -> SamplingDefaults:
     if not path.is_file():
         return SamplingDefaults()
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        written = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}; --ignore-generation-config leaves it out") from error
-    if not isinstance(told, dict):
+    if not isinstance(written, dict):
         raise ValueError(f"{path} must hold a JSON object; --ignore-generation-config leaves it out")
-    values: dict[str, Any] = {name: _checked(path, name, told[name]) for name in _BOUNDS if told.get(name) is not None}
+    values: dict[str, Any] = {
+        name: _checked(path, name, written[name]) for name in _BOUNDS if written.get(name) is not None
+    }
     if "top_k" in values:
         values["top_k"] = max(0, int(values["top_k"]))
     return SamplingDefaults(**values)

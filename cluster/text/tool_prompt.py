@@ -37,10 +37,10 @@ def plain_messages(messages: Sequence[Message], tools: Sequence[dict[str, Any]])
             written.append(_with_calls(message))
         else:
             written.append(message)
-    return with_tools_told(written, tools, HERMES)
+    return with_tools_as_text(written, tools, HERMES)
 
 
-def with_tools_told(messages: Sequence[Message], tools: Sequence[dict[str, Any]], form: ToolForm) -> list[Message]:
+def with_tools_as_text(messages: Sequence[Message], tools: Sequence[dict[str, Any]], form: ToolForm) -> list[Message]:
     """The tools and the form of their calls stand in the system message; calls and results stay as they are."""
     written = list(messages)
     if not tools:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from replica.channel import codec
-from replica.channel.answering import Answering, Generate
 from replica.channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed
 from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, ReplicaHandshake
+from replica.channel.response_streams import Generate, ResponseStreams
 from replica.channel.sockets import watch_peer
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class ReplicaChannel(asyncio.Protocol):
         self._handshake = handshake
         self._bounds = bounds
         self._on_change = on_change
-        self._answering = Answering(generate, self._send, self._wait_writable)
+        self._streams = ResponseStreams(generate, self._send, self._wait_writable)
         self._reader = FrameReader(MAX_HANDSHAKE_FRAME_BYTES)
         self._on_frame = self._check_proof
         self._queued: list[codec.FromReplica] = []
@@ -62,7 +62,7 @@ class ReplicaChannel(asyncio.Protocol):
 
     @property
     def num_requests(self) -> int:
-        return len(self._answering)
+        return len(self._streams)
 
     def hold(self) -> None:
         """Ray counts this channel from now on, so a replica that stops waits for it."""
@@ -105,7 +105,7 @@ class ReplicaChannel(asyncio.Protocol):
         self._on_change(self)
         if self.num_requests:
             logger.warning("a side channel ended (%r): %d requests are aborted", error, self.num_requests)
-        self._answering.cancel_all()
+        self._streams.cancel_all()
 
     def _check_proof(self, frame: bytes) -> None:
         self.channel_id, proof = self._handshake.answer(frame)
@@ -121,9 +121,9 @@ class ReplicaChannel(asyncio.Protocol):
     def _take(self, frame: bytes) -> None:
         message = codec.from_ingress(frame)
         if isinstance(message, codec.Start):
-            self._answering.start(message.request.arrived())
+            self._streams.start(message.request.arrived())
         else:
-            self._answering.cancel(message.request_id)
+            self._streams.cancel(message.request_id)
 
     def _send(self, message: codec.FromReplica) -> None:
         """At once, together with what else is sent in this turn of the event loop."""

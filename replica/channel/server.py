@@ -2,9 +2,9 @@
 
 import asyncio
 
-from replica.channel.answering import Generate
 from replica.channel.handshake import ReplicaHandshake
 from replica.channel.replica_channel import ChannelBounds, ReplicaChannel
+from replica.channel.response_streams import Generate
 from replica.errors import ChannelClosed
 from replica.messages import ChannelAddress
 

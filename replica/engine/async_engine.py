@@ -102,7 +102,7 @@ class AsyncEngine:
     def load(self) -> ReplicaLoad:
         """What routers are told, from any thread. Requests that wait for a long step to end before the engine takes
         them are counted: routers would send more to a replica that seems to have less to do than it has (C6)."""
-        load = engine_load(self._engine.scheduler, self._engine.cost)
+        load = engine_load(self._engine.scheduler, self._engine.speed)
         arriving = list(self._arriving.values())
         return replace(
             load,

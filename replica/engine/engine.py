@@ -10,13 +10,13 @@ import torch
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from replica.engine.admission import AdmissionChecks
-from replica.engine.answers import Answers, Vocabulary
 from replica.engine.counters import EngineCounters
+from replica.engine.measured_speed import MeasuredSpeed
 from replica.engine.observer import EngineObserver
+from replica.engine.output_processor import OutputProcessor, Vocabulary
 from replica.engine.plan import StepPlan
 from replica.engine.request import Request, RequestState, RequestTimes
 from replica.engine.scheduler import Scheduler
-from replica.engine.step_cost import StepCost
 from replica.errors import EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs, Usage
 from replica.model.forward_pass import ForwardPass
@@ -53,7 +53,7 @@ class Engine:
     ):
         self.scheduler = scheduler
         self.counters = EngineCounters()
-        self.cost = StepCost()
+        self.speed = MeasuredSpeed()
         self.forward_pass: ForwardPass | None = None
         """What the runner is, where a real one runs."""
         self._runner = runner
@@ -69,7 +69,7 @@ class Engine:
         self._longest_window = longest_window
         self._observer = observer or EngineObserver()
         self._clock = clock
-        self._answers = Answers(vocabulary)
+        self._outputs = OutputProcessor(vocabulary)
         self._requests: dict[str, Request] = {}
         self._times: dict[str, RequestTimes] = {}
 
@@ -109,7 +109,7 @@ class Engine:
                 raise RequestRefused(f"request {message.request_id} is running already", param="request_id")
             max_total_tokens = self._checks.max_total_tokens(message)
             self._checks.check_queue(self.scheduler, len(message.token_ids))
-            self._answers.begin(message)
+            self._outputs.begin(message)
         except (RequestRefused, EngineOverloaded):
             self.counters.num_finished[FinishReason.REJECTED] += 1
             raise
@@ -126,7 +126,7 @@ class Engine:
 
     def prepare(self, message: GenerateRequest) -> None:
         """Does what `add` would have to wait for; may be called from any thread. Raises RequestRefused."""
-        self._answers.prepare(message)
+        self._outputs.prepare(message)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> TokenChunk | None:
         """Ends a request in whatever state; None for one that is unknown or has ended (A16)."""
@@ -144,7 +144,7 @@ class Engine:
                 logits = self._runner.run(plan, self.manager.block_table)
                 rows = StepLogits(plan, logits)
                 rows.keep_prompt_logprobs()
-                sampled = self._answers.sample(rows)
+                sampled = self._outputs.sample(rows)
                 self._note_step(plan, self._clock() - started)
                 self.scheduler.commit(plan)
             except Exception as error:
@@ -173,9 +173,9 @@ class Engine:
     def _tell_events(self) -> None:
         events = self.manager.take_events()
         if events:
-            self._tell(self._observer.kv_events, events)
+            self._notify(self._observer.kv_events, events)
 
-    def _tell(self, notify: Callable[..., None], *what: object) -> None:
+    def _notify(self, notify: Callable[..., None], *what: object) -> None:
         """An observer that fails costs no request its answer."""
         try:
             notify(*what)
@@ -195,16 +195,16 @@ class Engine:
     def _note_admissions(self, plan: StepPlan, now: float) -> None:
         for request in plan.admitted:
             if not request.num_preemptions:  # counted once, at the first admission (A27)
-                self._tell(self._observer.admitted, now - self._times[request.id].queued)
+                self._notify(self._observer.admitted, now - self._times[request.id].queued)
                 num_cached = request.num_cached_tokens or 0
                 self.counters.num_prompt_tokens += request.num_prompt_tokens
                 self.counters.num_hit_tokens += num_cached
-                self.counters.prefill_saved_seconds += self.cost.prefill_seconds(num_cached)
+                self.counters.prefill_saved_seconds += self.speed.prefill_seconds(num_cached)
 
     def _note_step(self, plan: StepPlan, seconds: float) -> None:
         self.counters.num_steps += 1
         self.counters.num_computed_positions += plan.num_tokens
-        self.cost.observe(plan, seconds)
+        self.speed.observe(plan, seconds)
 
     def _give_out(self, request: Request, token_id: int | None, logprobs: TokenLogprobs | None) -> TokenChunk:
         """Whatever goes wrong with one request's token ends that request and nobody else's."""
@@ -225,18 +225,18 @@ class Engine:
         self.scheduler.append_token(request, token_id)
         self.counters.num_generated_tokens += 1
         self._note_token(self._times[request.id])
-        text, reason = self._answers.read(request, token_id)
-        told = (logprobs,) if logprobs is not None else ()
+        text, reason = self._outputs.read(request, token_id)
+        own_logprobs = (logprobs,) if logprobs is not None else ()
         if reason is not None:
-            return self._finish(request, reason, text, [token_id], logprobs=told)
-        return TokenChunk(request.id, text, [token_id], logprobs=told, prompt_logprobs=_first_time(request))
+            return self._finish(request, reason, text, [token_id], logprobs=own_logprobs)
+        return TokenChunk(request.id, text, [token_id], logprobs=own_logprobs, prompt_logprobs=_first_time(request))
 
     def _note_token(self, times: RequestTimes) -> None:
         now = self._clock()
         if times.last_token is None:
-            self._tell(self._observer.first_token, now - times.arrived)
+            self._notify(self._observer.first_token, now - times.arrived)
         else:
-            self._tell(self._observer.next_token, now - times.last_token)
+            self._notify(self._observer.next_token, now - times.last_token)
         times.last_token = now
 
     def _fail(self, request: Request, message: str) -> TokenChunk:
@@ -255,10 +255,10 @@ class Engine:
         if request.state is RequestState.FINISHED:
             raise RuntimeError(f"request {request.id} was finished twice")
         self.scheduler.release(request)
-        self._answers.forget(request.id)
+        self._outputs.forget(request.id)
         del self._requests[request.id]
         self.counters.num_finished[reason] += 1
-        self._tell(self._observer.finished, reason, self._clock() - self._times.pop(request.id).arrived)
+        self._notify(self._observer.finished, reason, self._clock() - self._times.pop(request.id).arrived)
         usage = Usage(request.num_prompt_tokens, request.num_generated_tokens, request.num_cached_tokens or 0)
         return TokenChunk(
             request.id, text, token_ids or [], reason, usage, error, logprobs, prompt_logprobs=_first_time(request)

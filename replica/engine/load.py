@@ -1,11 +1,11 @@
 """What routers hear of an engine."""
 
 from cache.wire.records import ReplicaLoad
+from replica.engine.measured_speed import MeasuredSpeed
 from replica.engine.scheduler import Scheduler
-from replica.engine.step_cost import StepCost
 
 
-def engine_load(scheduler: Scheduler, cost: StepCost) -> ReplicaLoad:
+def engine_load(scheduler: Scheduler, speed: MeasuredSpeed) -> ReplicaLoad:
     """May be called from another thread than the engine's: single numbers are then one step apart at most."""
     manager = scheduler.manager
     return ReplicaLoad(
@@ -14,6 +14,6 @@ def engine_load(scheduler: Scheduler, cost: StepCost) -> ReplicaLoad:
         queued_prefill_tokens=scheduler.num_queued_prefill_tokens,
         num_free_blocks=manager.num_free_blocks,
         num_blocks=manager.num_blocks,
-        prefill_tokens_per_second=cost.prefill_tokens_per_second,
-        decode_step_seconds=cost.decode_step_seconds,
+        prefill_tokens_per_second=speed.prefill_tokens_per_second,
+        decode_step_seconds=speed.decode_step_seconds,
     )

@@ -55,32 +55,32 @@ def load_model(config: EngineConfig) -> LoadedModel:
     )
 
 
-def _device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cuda" and not torch.cuda.is_available():
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch sees no GPU here")
-    return torch.device(wanted)
+    return torch.device(name)
 
 
-def _dtype(wanted: str, model_config: Any, device: torch.device) -> torch.dtype:
-    if wanted != "auto":
-        return getattr(torch, wanted)
+def _dtype(name: str, model_config: Any, device: torch.device) -> torch.dtype:
+    if name != "auto":
+        return getattr(torch, name)
     if device.type == "cpu":
         return torch.float32
     stored = getattr(model_config, "dtype", None) or torch.bfloat16
     return stored if isinstance(stored, torch.dtype) else getattr(torch, stored)
 
 
-def _max_model_len(wanted: int | None, text_config: Any) -> int:
+def _max_model_len(configured: int | None, text_config: Any) -> int:
     window = getattr(text_config, "max_position_embeddings", None)
     if window is None:
-        if wanted is None:
+        if configured is None:
             raise ValueError("max_model_len must be given: the model's config names no max_position_embeddings")
-        return wanted
-    if wanted is not None and wanted > window:
-        raise ValueError(f"max_model_len must be at most the model's window of {window} tokens, got {wanted}")
-    return wanted or window
+        return configured
+    if configured is not None and configured > window:
+        raise ValueError(f"max_model_len must be at most the model's window of {window} tokens, got {configured}")
+    return configured or window
 
 
 def _eos_token_ids(model: str, text_config: Any, tokenizer: Any) -> frozenset[int]:

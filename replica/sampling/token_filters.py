@@ -40,8 +40,8 @@ def keep_top_p(probs: torch.Tensor, top_p: Sequence[float]) -> torch.Tensor:
     chosen = probs[rows]
     ordered = _descending(chosen)
     sums = ordered.cumsum(dim=-1)
-    wanted = torch.tensor([top_p[row] for row in rows], device=probs.device).unsqueeze(1) * sums[:, -1:]
-    count = (sums - ordered < wanted).sum(dim=-1, keepdim=True).clamp_min(1)
+    mass = torch.tensor([top_p[row] for row in rows], device=probs.device).unsqueeze(1) * sums[:, -1:]
+    count = (sums - ordered < mass).sum(dim=-1, keepdim=True).clamp_min(1)
     threshold = ordered.gather(1, count - 1)
     return probs.index_copy(0, torch.tensor(rows, device=probs.device), chosen.masked_fill(chosen < threshold, 0.0))
 
@@ -60,9 +60,9 @@ def _kth_largest(values: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
     for row, count in enumerate(counts):
         by_size.setdefault(count.bit_length(), []).append(row)
     for rows in by_size.values():
-        wanted = torch.tensor([counts[row] for row in rows], device=values.device)
+        num_kept = torch.tensor([counts[row] for row in rows], device=values.device)
         largest = values[rows].topk(max(counts[row] for row in rows), dim=-1).values
-        result[rows] = largest.gather(1, (wanted - 1).unsqueeze(1))
+        result[rows] = largest.gather(1, (num_kept - 1).unsqueeze(1))
     return result
 
 

@@ -9,11 +9,11 @@ from cache.block_hasher import BlockKey
 from cache.events import BlocksStored, CacheCleared, KVEvent
 from cache.wire.records import ReplicaRegistration
 from router.index.mirror import TABLES_PER_RANGE, IndexMirror, SlotStats
-from router.load.known_replica import KnownReplica
+from router.load.replica_state import ReplicaState
 
 KEYS_PER_HOLD = 512
 """So many keys are written in one hold of the lock: the snapshot of a large replica must not stop routing."""
-RESET_TOLD_SECONDS = 10.0
+RESET_SHARED_SECONDS = 10.0
 """An event that says so this soon after a reset of all caches speaks of that reset: what was sent since then counts."""
 FAILED_SECONDS = 3.0
 """So long a replica that failed is a last resort, and what Redis still says about it is not believed."""
@@ -28,7 +28,7 @@ class FollowedReplicas:
     def __init__(self, mirror: IndexMirror):
         self._lock = threading.Lock()
         self._mirror = mirror
-        self._replicas: dict[str, KnownReplica] = {}
+        self._replicas: dict[str, ReplicaState] = {}
 
     def load_slot(self, keys: Iterable[BlockKey]) -> int:
         """A new slot with these keys that does not count yet."""
@@ -46,23 +46,23 @@ class FollowedReplicas:
         Predictions are kept within one incarnation (a resync) and from the time before the first registration.
         """
         with self._lock:
-            known = self._get(registration.replica_id)
-            old = known.slot
-            inherits = known.registration in (None, registration)
+            replica = self._get(registration.replica_id)
+            old = replica.slot
+            inherits = replica.registration in (None, registration)
             if inherits:
                 self._mirror.name_heir(old, slot)
         for generation in (0, 1) if inherits else ():
             self._bequeath(old, generation)
         with self._lock:
             # Between the holds it may have failed, been emptied or been forgotten: then `old` is no slot any more.
-            gone = self._replicas.get(registration.replica_id) is not known or known.slot != old
-            if gone or now < known.failed_until:
+            gone = self._replicas.get(registration.replica_id) is not replica or replica.slot != old
+            if gone or now < replica.failed_until:
                 self._mirror.disown(old)
                 self._mirror.drop(slot)
                 return False
             self._mirror.enliven(slot)
             self._mirror.drop(old)
-            known.slot, known.registration, known.foreign = slot, registration, False
+            replica.slot, replica.registration, replica.foreign = slot, registration, False
             return True
 
     def _bequeath(self, slot: int, generation: int) -> None:
@@ -75,8 +75,8 @@ class FollowedReplicas:
     def believes(self, replica_id: str, now: float) -> bool:
         """Whether `adopt` would take this replica now."""
         with self._lock:
-            known = self._replicas.get(replica_id)
-            return known is None or now >= known.failed_until
+            replica = self._replicas.get(replica_id)
+            return replica is None or now >= replica.failed_until
 
     def apply(
         self, registration: ReplicaRegistration, events: Iterable[KVEvent], now: float, evict: bool = True
@@ -90,24 +90,24 @@ class FollowedReplicas:
             keys = event.keys
             for start in range(0, len(keys), KEYS_PER_HOLD):
                 with self._lock:
-                    known = self._current(registration)
-                    if known is None:
+                    replica = self._current(registration)
+                    if replica is None:
                         return False
                     if isinstance(event, BlocksStored):
-                        self._mirror.store(known.slot, keys[start : start + KEYS_PER_HOLD], evict)
+                        self._mirror.store(replica.slot, keys[start : start + KEYS_PER_HOLD], evict)
                     else:
-                        self._mirror.remove(known.slot, keys[start : start + KEYS_PER_HOLD])
+                        self._mirror.remove(replica.slot, keys[start : start + KEYS_PER_HOLD])
         return True
 
     def _cache_cleared(self, registration: ReplicaRegistration, now: float) -> bool:
         """What was published is gone. Where a reset was told here before the event came, all that is predicted in this
         slot was sent after it (`clear` renews the slot): the late event must not take that away."""
         with self._lock:
-            known = self._current(registration)
-            if known is None:
+            replica = self._current(registration)
+            if replica is None:
                 return False
-            if now > known.emptied_at + RESET_TOLD_SECONDS:
-                self._empty(known, now)
+            if now > replica.emptied_at + RESET_SHARED_SECONDS:
+                self._empty(replica, now)
                 return True
             slot = self._mirror.add_slot()
         return self.adopt(registration, slot, now)
@@ -116,10 +116,10 @@ class FollowedReplicas:
         """These blocks are not there, though no event says so; False where this incarnation does not count any more."""
         for start in range(0, len(keys), KEYS_PER_HOLD):
             with self._lock:
-                known = self._current(registration)
-                if known is None:
+                replica = self._current(registration)
+                if replica is None:
                     return False
-                self._mirror.withdraw(known.slot, keys[start : start + KEYS_PER_HOLD])
+                self._mirror.withdraw(replica.slot, keys[start : start + KEYS_PER_HOLD])
         return True
 
     def published_keys(self, ranges: Iterable[int]) -> list[BlockKey]:
@@ -134,15 +134,15 @@ class FollowedReplicas:
     def clear(self, now: float) -> None:
         """All replicas have emptied their caches."""
         with self._lock:
-            for known in self._replicas.values():
-                self._empty(known, now)
+            for replica in self._replicas.values():
+                self._empty(replica, now)
 
     def stats(self, registration: ReplicaRegistration) -> SlotStats | None:
         with self._lock:
-            known = self._current(registration)
-            if known is None:
+            replica = self._current(registration)
+            if replica is None:
                 return None
-            stats = self._mirror.stats(known.slot)
+            stats = self._mirror.stats(replica.slot)
             return replace(stats, sums=list(stats.sums))
 
     def has_room(self, num_keys: int) -> bool:
@@ -152,30 +152,30 @@ class FollowedReplicas:
     def reset_refused(self, registration: ReplicaRegistration) -> None:
         """Nothing is missing there any more, or what is missing is about to be stored again."""
         with self._lock:
-            known = self._current(registration)
-            if known is not None:
-                self._mirror.stats(known.slot).num_refused = 0
+            replica = self._current(registration)
+            if replica is not None:
+                self._mirror.stats(replica.slot).num_refused = 0
 
     def mark_foreign(self, replica_id: str, now: float) -> None:
         with self._lock:
-            known = self._get(replica_id)
-            if known.registration is not None:
-                self._retire(known, now)
-            known.foreign = True
+            replica = self._get(replica_id)
+            if replica.registration is not None:
+                self._retire(replica, now)
+            replica.foreign = True
 
     def retire(self, registration: ReplicaRegistration, now: float) -> None:
         """The incarnation is gone: nothing is warm there any more."""
         with self._lock:
-            known = self._current(registration)
-            if known is not None:
-                self._retire(known, now)
+            replica = self._current(registration)
+            if replica is not None:
+                self._retire(replica, now)
 
     def fail(self, replica_id: str, now: float) -> None:
         """Its slot leaves the live mask at once; what Redis says about it is not believed for FAILED_SECONDS."""
         with self._lock:
-            known = self._get(replica_id)
-            known.failed_until = now + FAILED_SECONDS
-            self._retire(known, now)
+            replica = self._get(replica_id)
+            replica.failed_until = now + FAILED_SECONDS
+            self._retire(replica, now)
 
     def set_predicted_seconds(self, seconds: float) -> None:
         """How long a prediction lives from now on."""
@@ -191,31 +191,31 @@ class FollowedReplicas:
     def num_refused(self) -> int:
         """Blocks that replicas hold and for which the mirror had no room."""
         with self._lock:
-            return sum(self._mirror.stats(known.slot).num_refused for known in self._replicas.values())
+            return sum(self._mirror.stats(replica.slot).num_refused for replica in self._replicas.values())
 
     # With the lock held.
 
-    def _get(self, replica_id: str) -> KnownReplica:
-        known = self._replicas.get(replica_id)
-        if known is None:
-            known = self._replicas[replica_id] = KnownReplica(self._mirror.add_slot())
-            self._mirror.enliven(known.slot)
-        return known
+    def _get(self, replica_id: str) -> ReplicaState:
+        replica = self._replicas.get(replica_id)
+        if replica is None:
+            replica = self._replicas[replica_id] = ReplicaState(self._mirror.add_slot())
+            self._mirror.enliven(replica.slot)
+        return replica
 
-    def _current(self, registration: ReplicaRegistration) -> KnownReplica | None:
+    def _current(self, registration: ReplicaRegistration) -> ReplicaState | None:
         """None where this incarnation does not count."""
-        known = self._replicas.get(registration.replica_id)
-        return known if known is not None and known.registration == registration else None
+        replica = self._replicas.get(registration.replica_id)
+        return replica if replica is not None and replica.registration == registration else None
 
-    def _renew_slot(self, known: KnownReplica) -> None:
-        self._mirror.drop(known.slot)
-        known.slot = self._mirror.add_slot()
-        self._mirror.enliven(known.slot)
+    def _renew_slot(self, replica: ReplicaState) -> None:
+        self._mirror.drop(replica.slot)
+        replica.slot = self._mirror.add_slot()
+        self._mirror.enliven(replica.slot)
 
-    def _empty(self, known: KnownReplica, now: float) -> None:
-        known.emptied_at = now
-        self._renew_slot(known)
+    def _empty(self, replica: ReplicaState, now: float) -> None:
+        replica.emptied_at = now
+        self._renew_slot(replica)
 
-    def _retire(self, known: KnownReplica, now: float) -> None:
-        known.registration = None
-        self._empty(known, now)
+    def _retire(self, replica: ReplicaState, now: float) -> None:
+        replica.registration = None
+        self._empty(replica, now)

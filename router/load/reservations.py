@@ -10,9 +10,9 @@ from router.load.views import LoadChange
 
 TRANSIT_SECONDS = 0.1
 """A request may take so long from the decision until the engine's own numbers show it."""
-KEYS_TOLD_SECONDS = 0.5
+KEYS_SHARED_SECONDS = 0.5
 """So long after it was sent the other routers are told which blocks a request brings: some polls of theirs."""
-MAX_KEYS_TOLD = 4096
+MAX_SHARED_KEYS = 4096
 """In one record, the newest requests first: it is written and read at each poll."""
 
 
@@ -41,17 +41,17 @@ class OpenReservation:
     keys: tuple[BlockKey, ...] = ()
 
 
-def told_reservations(
-    entries: Iterable[OpenReservation], now: float, keys_seconds: float = KEYS_TOLD_SECONDS
+def shared_reservations(
+    entries: Iterable[OpenReservation], now: float, keys_seconds: float = KEYS_SHARED_SECONDS
 ) -> tuple[Reservation, ...]:
     """entries: the newest first. Their blocks go along where they are younger than `keys_seconds`, together at most
-    MAX_KEYS_TOLD; of the last one then the first ones, for a prefix is what siblings share."""
-    found, num_left = [], MAX_KEYS_TOLD
+    MAX_SHARED_KEYS; of the last one then the first ones, for a prefix is what siblings share."""
+    found, num_left = [], MAX_SHARED_KEYS
     for entry in entries:
         age = max(0.0, now - entry.sent_at)
-        told = entry.keys[:num_left] if age <= keys_seconds else ()
-        num_left -= len(told)
-        found.append(Reservation(entry.replica_id, age, entry.prefill_tokens, told))
+        keys = entry.keys[:num_left] if age <= keys_seconds else ()
+        num_left -= len(keys)
+        found.append(Reservation(entry.replica_id, age, entry.prefill_tokens, keys))
     return tuple(found)
 
 
@@ -82,14 +82,14 @@ class ReservationLedger:
         before = self.end(request_id, now)
         entry = OpenReservation(replica_id, prefill_tokens, now, now + self._lease_seconds)
         self._open[request_id] = entry
-        self._tell(entry, now, waiting=1, prefill_tokens=prefill_tokens)
+        self._notify(entry, now, waiting=1, prefill_tokens=prefill_tokens)
         return before
 
     def first_token(self, request_id: str, now: float) -> None:
         entry = self._open.get(request_id)
         if entry is None or entry.first_token:
             return
-        self._tell(entry, now, waiting=-1, running=1, prefill_tokens=-entry.prefill_tokens)
+        self._notify(entry, now, waiting=-1, running=1, prefill_tokens=-entry.prefill_tokens)
         entry.first_token, entry.first_token_at = True, now
         entry.keys = ()  # computed by now, and published: nobody is told any more
         entry.lease_until = now + self._lease_seconds
@@ -99,9 +99,9 @@ class ReservationLedger:
         entry = self._open.pop(request_id, None)
         if entry is not None:
             if entry.first_token:
-                self._tell(entry, now, running=-1)
+                self._notify(entry, now, running=-1)
             else:
-                self._tell(entry, now, waiting=-1, prefill_tokens=-entry.prefill_tokens)
+                self._notify(entry, now, waiting=-1, prefill_tokens=-entry.prefill_tokens)
         return entry
 
     def end_expired(self, now: float) -> int:
@@ -125,7 +125,7 @@ class ReservationLedger:
                 found.append(entry)
         return found
 
-    def _tell(
+    def _notify(
         self, entry: OpenReservation, now: float, waiting: int = 0, running: int = 0, prefill_tokens: int = 0
     ) -> None:
         shown_at = max(now, entry.sent_at + TRANSIT_SECONDS)

@@ -90,7 +90,7 @@ def test_a_larger_page_counts_as_the_blocks_that_it_holds() -> None:
     engine.step()  # type: ignore[attr-defined]
     value = samples(registry)
     assert [value["warmlane_kv_blocks", (state,)] for state in ("active", "cached", "free")] == [8, 0, 24]
-    load = engine_load(engine.scheduler, engine.cost)  # type: ignore[attr-defined]
+    load = engine_load(engine.scheduler, engine.speed)  # type: ignore[attr-defined]
     assert (load.num_blocks, load.num_free_blocks) == (32, 24)
     while engine.has_work:  # type: ignore[attr-defined]
         engine.step()  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def test_a_larger_page_counts_as_the_blocks_that_it_holds() -> None:
 def test_warm_up_measures_the_speed_and_leaves_nothing_behind() -> None:
     engine = tiny_engine(num_blocks=64)
     warm_up(engine)
-    load = engine_load(engine.scheduler, engine.cost)
+    load = engine_load(engine.scheduler, engine.speed)
     assert load.prefill_tokens_per_second > 0
     assert load.decode_step_seconds > 0
     assert (load.num_running, load.num_waiting, load.queued_prefill_tokens) == (0, 0, 0)
@@ -114,6 +114,6 @@ def test_saved_seconds_use_the_measured_rate() -> None:
     engine = tiny_engine(block_size=16)
     prompt = random_prompt(200, seed=3)
     run(engine, [greedy(prompt, 1)])
-    rate = engine.cost.prefill_tokens_per_second
+    rate = engine.speed.prefill_tokens_per_second
     run(engine, [greedy(prompt, 1)])
     assert engine.counters.prefill_saved_seconds == 192 / rate

@@ -35,7 +35,7 @@ def fill(engine: Engine) -> int:
 
 def publish_load(replica: PublishedReplica, engine: Engine, router: PrefixRouter) -> None:
     """From the engine to the heartbeat, and until the router knows it."""
-    replica.load = load = engine_load(engine.scheduler, engine.cost)
+    replica.load = load = engine_load(engine.scheduler, engine.speed)
 
     def known() -> bool:
         seen = described(router)[replica.replica_id]

@@ -8,7 +8,7 @@ from cache.events import BlocksStored, CacheCleared
 from cache.wire.records import ReplicaRegistration, Reservation
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
-from router.load.reservations import KEYS_TOLD_SECONDS, MAX_KEYS_TOLD, SentElsewhere
+from router.load.reservations import KEYS_SHARED_SECONDS, MAX_SHARED_KEYS, SentElsewhere
 from router.router_state import RouterState
 from tests.router.policies.shapes import keys
 from tests.router.routers import HASHER
@@ -62,11 +62,11 @@ def test_only_what_was_not_known_there_is_told() -> None:
 def test_only_for_a_moment_and_the_newest_first() -> None:
     one = state()
     one.reserve("old", "a", 128, PREFIX, 1.0)
-    assert [entry.keys for entry in told(one, 1.1 + KEYS_TOLD_SECONDS)] == [()]
+    assert [entry.keys for entry in told(one, 1.1 + KEYS_SHARED_SECONDS)] == [()]
     for number in range(3):
-        one.reserve(f"huge {number}", "a", 0, keys((f"huge {number}", MAX_KEYS_TOLD - 10)), 1.0)
+        one.reserve(f"huge {number}", "a", 0, keys((f"huge {number}", MAX_SHARED_KEYS - 10)), 1.0)
     newest, cut, *rest = told(one, 1.0)
-    assert len(newest.keys) == MAX_KEYS_TOLD - 10
+    assert len(newest.keys) == MAX_SHARED_KEYS - 10
     assert cut.keys == tuple(keys(("huge 1", 10)))
     assert [entry.keys for entry in rest] == [()] * 2
 

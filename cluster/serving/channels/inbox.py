@@ -22,13 +22,13 @@ class Inbox:
         self._items.append(chunks)
         self._changed.set()
         if chunks and chunks[-1].finish_reason is not None:
-            self._finish(told=True)
+            self._finish(replica_knows=True)
 
     def end(self, error: BaseException) -> None:
         """Nothing more will come; `error` is raised after everything that came before it."""
         self._error = error
         self._changed.set()
-        self._finish(told=True)
+        self._finish(replica_knows=True)
 
     async def __anext__(self) -> list[TokenChunk]:
         """All that is there, joined; waits for the first. An empty list says that the replica took the request."""
@@ -43,9 +43,9 @@ class Inbox:
 
     def cancel(self) -> None:
         """Aborts the request in the replica; nothing more is read."""
-        self._finish(told=False)
+        self._finish(replica_knows=False)
 
-    def _finish(self, told: bool) -> None:
+    def _finish(self, replica_knows: bool) -> None:
         if not self._done:
             self._done = True
-            self._on_done(not told)
+            self._on_done(not replica_knows)

@@ -47,7 +47,7 @@ class IngressChannel(asyncio.Protocol):
         if self._transport is None or not self.is_usable:
             raise lost()
         request_id = request.request_id
-        inbox = self._inboxes[request_id] = Inbox(lambda must_tell: self._forget(request_id, must_tell))
+        inbox = self._inboxes[request_id] = Inbox(lambda must_cancel: self._forget(request_id, must_cancel))
         self._transport.write(codec.encode(codec.Start(request.leaving())))
         return inbox
 
@@ -107,9 +107,9 @@ class IngressChannel(asyncio.Protocol):
             else:
                 inbox.end(message.error)
 
-    def _forget(self, request_id: str, must_tell: bool) -> None:
+    def _forget(self, request_id: str, must_cancel: bool) -> None:
         self._inboxes.pop(request_id, None)
-        if must_tell and self._transport is not None and self.is_usable:
+        if must_cancel and self._transport is not None and self.is_usable:
             self._transport.write(codec.encode(codec.Cancel(request_id)))
         self._close_if_over()
 

@@ -128,7 +128,7 @@ class ChannelPool:
             logger.warning("no side channel to replica %s (%s): %r", replica_id, step, error)
             self._failed_at[replica_id] = self._clock()
             self._listeners.on_failure(step)
-            self._tell_if_gone(replica_id, error)
+            self._report_if_gone(replica_id, error)
             return None
         self._failed_at.pop(replica_id, None)
         self._channels[replica_id] = channel
@@ -157,13 +157,13 @@ class ChannelPool:
             await answer_of(serve_call(self._hold, channel.channel_id, route_to=replica_id))
         except Exception as error:
             logger.warning("the side channel to replica %s is not held any more: %r", replica_id, error)
-            self._tell_if_gone(replica_id, error)
+            self._report_if_gone(replica_id, error)
         finally:
             # The end of the connection tells the same, after everything that was sent before it; but not where the
             # replica's whole machine is gone.
             await asyncio.wait([channel.closed], timeout=_LAST_WORDS_SECONDS)
             channel.close()
 
-    def _tell_if_gone(self, replica_id: str, error: BaseException) -> None:
+    def _report_if_gone(self, replica_id: str, error: BaseException) -> None:
         if is_replica_gone(cause_of(error)):
             self._listeners.on_gone(replica_id)

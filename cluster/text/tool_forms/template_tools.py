@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from cluster.text.tool_forms.form import ToolForm
 from cluster.text.tool_forms.known_forms import HERMES, KNOWN_FORMS
-from cluster.text.tool_prompt import plain_messages, with_tools_told
+from cluster.text.tool_prompt import plain_messages, with_tools_as_text
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class TemplateTools:
         if tools and not self.tells_tools:
             if not self.writes_calls:
                 return plain_messages(messages, tools), ()
-            messages, tools = with_tools_told(messages, tools, self.form), ()
+            messages, tools = with_tools_as_text(messages, tools, self.form), ()
         elif calls and not tools and not self.shows_calls:
             return plain_messages(messages, ()), ()
         return (self._native(messages) if calls and self.writes_calls else messages), tools
@@ -111,8 +111,8 @@ def find_template_tools(render: Render, template: str, token_ids: Mapping[str, i
     tells_tools = _NAME in rendered
     found = _written_form(render) if "tool_calls" in template else None
     if found is None:
-        is_told = tells_tools and HERMES.trigger in rendered
-        if tells_tools and not is_told:
+        shows_tools = tells_tools and HERMES.trigger in rendered
+        if tells_tools and not shows_tools:
             logger.warning("the chat template writes tool calls in no known form; tools are told in the system message")
         form = _with_tokens(HERMES, token_ids)
         silent: Message = {"role": "assistant", "content": ""}
@@ -120,7 +120,7 @@ def find_template_tools(render: Render, template: str, token_ids: Mapping[str, i
         shown = _rendered(render, [_USER, calling], [])
         # A template that takes neither conversation is left to say so itself.
         shows_calls = "tool_calls" in template and (not shown or shown != _rendered(render, [_USER, silent], []))
-        return TemplateTools(form=form, writes_calls=is_told, tells_tools=is_told, shows_calls=shows_calls)
+        return TemplateTools(form=form, writes_calls=shows_tools, tells_tools=shows_tools, shows_calls=shows_calls)
     return replace(found, form=_with_tokens(found.form, token_ids), tells_tools=tells_tools, shows_calls=True)
 
 

@@ -209,7 +209,7 @@ async def test_51_administration_needs_its_key_under_a_prefix_too(serve: Serve, 
      "/health/%2e%2e/admin/policy", "/admin;x/policy", "/docs/%2fadmin/policy", "/ADMIN/policy", "/v1/../admin/policy"],
 )  # fmt: skip
 async def test_51_no_spelling_of_a_path_leads_past_the_gate(serve: Serve, path: str) -> None:
-    """What the gate reads is what the routes read: decoded once, and never normalised."""
+    """What the guard reads is what the routes read: decoded once, and never normalised."""
     async with serve(keys=KEYS) as client:
         url = httpx.URL("http://localhost:8000").copy_with(raw_path=path.encode())
         for key in ("", "key-a"):

@@ -131,7 +131,7 @@ async def test_51_a_salt_is_a_space_of_its_own_when_tokenising_too(api: Api) -> 
      "/health%2f..%2fadmin/reset", "http://x/admin/reset"],
 )  # fmt: skip
 async def test_no_way_of_writing_a_path_leads_past_the_gate(guarded: Any, target: str) -> None:
-    """What the gate reads is what the routes read: decoded once, and otherwise as it is."""
+    """What authentication reads is what the routes read: decoded once, and otherwise as it is."""
     for client in (guarded(), guarded(keys=None, admin_open=False)):
         async with client:
             request = httpx.Request("POST", "http://warmlane/", headers=bearer("key-a"))

@@ -14,7 +14,7 @@ from cache.kv_cache_manager import PrefixOverlap
 from cluster.commands.cli import main
 from cluster.commands.explain import request_body
 from cluster.commands.explanation_table import strip
-from cluster.serving.page_runs import PageRun, page_runs
+from cluster.serving.prompt_segments import PromptSegment, prompt_segments
 
 EXPLANATION = {
     "replica_id": "r-b", "policy": "expected_finish", "outcome": "warm", "rung": "fresh", "reason": "0.05 s: all there",
@@ -145,7 +145,7 @@ def test_text_that_only_looks_like_nothing_special_is_text() -> None:
 @pytest.mark.parametrize("reusable", [0, 16, 1984, 1600])
 @pytest.mark.parametrize("more", [0, 1, 16])
 def test_a_strip_has_one_width_and_shows_every_run(reusable: int, more: int) -> None:
-    runs = page_runs(2000, 16, PrefixOverlap(reusable, reusable + more))
+    runs = prompt_segments(2000, 16, PrefixOverlap(reusable, reusable + more))
     assert sum(run.num_tokens for run in runs) == 2000
     shown = strip([{"state": run.state, "num_tokens": run.num_tokens} for run in runs], 2000)
     assert len(shown) == 40
@@ -153,7 +153,8 @@ def test_a_strip_has_one_width_and_shows_every_run(reusable: int, more: int) -> 
 
 
 def test_runs_tell_the_blocks_they_lie_in() -> None:
-    assert page_runs(10, 4, PrefixOverlap(4, 6)) == [
-        PageRun("reusable", 0, 4, 0, 1), PageRun("equal", 4, 2, 1, 1), PageRun("different", 6, 4, 1, 2),
+    assert prompt_segments(10, 4, PrefixOverlap(4, 6)) == [
+        PromptSegment("reusable", 0, 4, 0, 1),
+        PromptSegment("equal", 4, 2, 1, 1), PromptSegment("different", 6, 4, 1, 2),
     ]  # fmt: skip
-    assert page_runs(4, 4, PrefixOverlap(0, 4)) == [PageRun("equal", 0, 4, 0, 1)]
+    assert prompt_segments(4, 4, PrefixOverlap(0, 4)) == [PromptSegment("equal", 0, 4, 0, 1)]

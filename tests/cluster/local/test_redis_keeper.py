@@ -102,7 +102,7 @@ import psutil
 from cluster.local.supervisor import ClusterSupervisor
 from cluster.config import ServeConfig
 from cluster.local.free_ports import FreePorts
-from cluster.local.host_messages import HostMessage
+from cluster.local.host_protocol import HostMessage
 from cluster.local.interrupts import take_interrupts
 
 class Sleeping(ClusterSupervisor):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.config import ServeConfig
-from cluster.local.host_messages import HostMessage, HostOrders
+from cluster.local.host_protocol import HostMessage, HostOrders
 from cluster.local.ray_runtime import cause_of, ray_environment
 
 STATUS = """The deployment failed to start 2 times in a row. See controller logs for details. Error:

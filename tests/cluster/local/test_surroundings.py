@@ -20,7 +20,7 @@ from cluster.local.gguf_conversion import readable_by_umask
 from cluster.local.haproxy_transport import haproxy_complaint, most_connections
 from cluster.local.host import ClusterHost
 from cluster.local.host_environment import host_environment, independent_of_folder
-from cluster.local.host_messages import HostOrders
+from cluster.local.host_protocol import HostOrders
 
 DEAD_PROXY = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ from cache.block_hasher import BlockHasher, ExtraKeys
 from replica.engine.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
-from replica.engine.step_cost import StepCost
+from replica.engine.measured_speed import MeasuredSpeed
 from replica.errors import EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from replica.model.pages import KVPages, LayerShape
@@ -57,7 +57,7 @@ def assert_idle(engine: Engine) -> None:
     assert not engine.scheduler.running
     leftovers = {name: value for name, value in vars(engine).items() if isinstance(value, dict) and value}
     assert leftovers == {}
-    assert engine._answers.is_empty
+    assert engine._outputs.is_empty
     engine.manager.check_invariants()
 
 
@@ -466,7 +466,7 @@ def test_a_fault_while_a_token_is_given_out_hurts_that_request_alone(
 ) -> None:
     """Text of its own: the request fails. An observer's fault: nobody does."""
     engine, prompts = tiny_engine(), {name: random_prompt(9, seed=seed) for seed, name in enumerate("ab")}
-    read = engine._answers.read
+    read = engine._outputs.read
 
     def broken(*args: object) -> object:
         if fault == "text" and args[0].id != "a":  # type: ignore[attr-defined]
@@ -474,7 +474,7 @@ def test_a_fault_while_a_token_is_given_out_hurts_that_request_alone(
         raise RuntimeError("broken")
 
     if fault == "text":
-        monkeypatch.setattr(engine._answers, "read", broken)
+        monkeypatch.setattr(engine._outputs, "read", broken)
     else:
         monkeypatch.setattr(engine._observer, fault, broken)
     for name, prompt in prompts.items():
@@ -487,7 +487,7 @@ def test_a_fault_while_a_token_is_given_out_hurts_that_request_alone(
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0])
 def test_a_step_that_took_no_time_tells_nothing_of_the_speed(seconds: float) -> None:
-    cost = StepCost()
+    cost = MeasuredSpeed()
     cost.observe_tokens(64, 0, 1.0)
     cost.observe_tokens(0, 4, 0.5)
     before = replace(cost)

@@ -25,7 +25,7 @@ def chunks_of(engine: Engine, *requests: GenerateRequest) -> dict[str, list[Toke
     while engine.has_work:
         for chunk in engine.step():
             chunks[chunk.request_id].append(chunk)
-    assert engine._answers.is_empty
+    assert engine._outputs.is_empty
     return chunks
 
 

@@ -39,7 +39,7 @@ def finished(engine: Engine, *requests: GenerateRequest) -> dict[str, tuple[str,
         for chunk in engine.step():
             texts[chunk.request_id] += chunk.text
             last[chunk.request_id] = chunk
-    assert engine._answers.is_empty
+    assert engine._outputs.is_empty
     return {request_id: (text, last[request_id].finish_reason) for request_id, text in texts.items()}
 
 

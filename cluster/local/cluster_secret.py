@@ -8,7 +8,7 @@ from pathlib import Path
 _NUM_BYTES = 32
 
 
-def kept_secret(folder: Path) -> bytes:
+def cluster_secret(folder: Path) -> bytes:
     """The one in `folder`, drawn and written where there is none, for this user alone.
 
     An application that is deployed again goes on with the same secret, so that while one process after the other is

@@ -35,7 +35,7 @@ class Vocabulary(Protocol):
     ) -> TextStream: ...
 
 
-class Answers:
+class OutputProcessor:
     """What is remembered of the answers of queued and running requests: `begin`, then tokens, then `forget`."""
 
     def __init__(self, vocabulary: Vocabulary):
@@ -71,13 +71,13 @@ class Answers:
             return []
         logits, requests = rows.to_sample, rows.sampling
         tokens = self._sampler.sample(logits, requests)
-        told: dict[str, TokenLogprobs] = {}
-        asking = [row for row, request in enumerate(requests) if request.sampling.top_logprobs is not None]
-        if asking:
-            num_top = [requests[row].sampling.top_logprobs or 0 for row in asking]
-            results = logprobs_of(logits[asking], [tokens[row] or 0 for row in asking], num_top)
-            told = {requests[row].id: result for row, result in zip(asking, results, strict=True)}
-        return [(request, token, told.get(request.id)) for request, token in zip(requests, tokens, strict=True)]
+        logprobs: dict[str, TokenLogprobs] = {}
+        rows_with_logprobs = [row for row, request in enumerate(requests) if request.sampling.top_logprobs is not None]
+        if rows_with_logprobs:
+            num_top = [requests[row].sampling.top_logprobs or 0 for row in rows_with_logprobs]
+            results = logprobs_of(logits[rows_with_logprobs], [tokens[row] or 0 for row in rows_with_logprobs], num_top)
+            logprobs = {requests[row].id: result for row, result in zip(rows_with_logprobs, results, strict=True)}
+        return [(request, token, logprobs.get(request.id)) for request, token in zip(requests, tokens, strict=True)]
 
     def read(self, request: Request, token_id: int) -> tuple[str, FinishReason | None]:
         """What the request's newest token makes visible, and why the request ends with it."""

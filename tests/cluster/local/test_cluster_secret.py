@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local.kept_secret import kept_secret
+from cluster.local.cluster_secret import cluster_secret
 
 
 def test_it_is_drawn_once_and_for_the_user_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    secret = kept_secret(folder)
+    secret = cluster_secret(folder)
     assert len(secret) == 32
-    assert kept_secret(folder) == secret != kept_secret(tmp_path / "other")
+    assert cluster_secret(folder) == secret != cluster_secret(tmp_path / "other")
     assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
     assert [path.name for path in folder.iterdir()] == ["secret"]
 
 
 def test_all_who_ask_at_once_get_the_same(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
-        assert len(set(pool.map(lambda _: kept_secret(tmp_path), range(64)))) == 1
+        assert len(set(pool.map(lambda _: cluster_secret(tmp_path), range(64)))) == 1
 
 
 @pytest.mark.parametrize("content", ["", "ab" * 31, "no hex"])
 def test_a_broken_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "secret").write_text(content)
     with pytest.raises(ValueError, match="secret must hold 64 hex digits"):
-        kept_secret(tmp_path)
+        cluster_secret(tmp_path)

@@ -12,7 +12,7 @@ UNSURE_SECONDS = 0.05
 
 
 @dataclass(slots=True)
-class KnownReplica:
+class ReplicaState:
     """slot: what counts for it in the mirror. registration: None while it is not (or no longer) in Redis.
 
     foreign: its canary differs from ours: its block keys mean nothing here, so it is never warm.

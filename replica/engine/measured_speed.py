@@ -10,7 +10,7 @@ _WEIGHT = 0.1
 
 
 @dataclass(slots=True)
-class StepCost:
+class MeasuredSpeed:
     """Moving averages over the engine's steps, 0 until something was measured.
 
     prefill_tokens_per_second: of steps that mainly prefill, decode time of the same step taken off.

@@ -14,7 +14,7 @@ Generate = Callable[[GenerateRequest], AsyncGenerator[list[TokenChunk], None]]
 Send = Callable[[Answered | Failed], None]
 
 
-class Answering:
+class ResponseStreams:
     """One task per request: takes chunks from the engine and sends them. A task that is cancelled aborts its request,
     because it leaves the engine's iterator."""
 

@@ -9,7 +9,7 @@ State = Literal["reusable", "equal", "different"]
 
 
 @dataclass(frozen=True, slots=True)
-class PageRun:
+class PromptSegment:
     """Neighbouring tokens of one state, and the blocks that they lie in, wholly or in part.
 
     reusable: whole blocks that an engine takes from its cache. equal: tokens that lie in the cache, but in a block that
@@ -23,7 +23,7 @@ class PageRun:
     num_blocks: int
 
 
-def page_runs(num_tokens: int, block_size: int, overlap: PrefixOverlap) -> list[PageRun]:
+def prompt_segments(num_tokens: int, block_size: int, overlap: PrefixOverlap) -> list[PromptSegment]:
     """The whole prompt in at most three runs; states of no token are left out."""
     ends: tuple[tuple[State, int], ...] = (
         ("reusable", overlap.num_reusable_tokens),
@@ -34,6 +34,6 @@ def page_runs(num_tokens: int, block_size: int, overlap: PrefixOverlap) -> list[
     for state, end in ends:
         if end > first:
             block = first // block_size
-            runs.append(PageRun(state, first, end - first, block, (end - 1) // block_size - block + 1))
+            runs.append(PromptSegment(state, first, end - first, block, (end - 1) // block_size - block + 1))
             first = end
     return runs
