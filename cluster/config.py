@@ -9,8 +9,7 @@ from typing import Any
 
 from cluster.api.limits import ApiLimits
 from cluster.local.default_model import DEFAULT_MODEL
-from cluster.setting_sources import SettingSource
-from cluster.sizes import parse_bytes
+from cluster.setting_sources import SettingSource, parse_bytes
 from replica.engine.config import EngineConfig
 from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 

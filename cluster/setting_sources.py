@@ -1,14 +1,63 @@
-"""Where settings come from, under the names that the user wrote there."""
+"""Where settings come from, under the names that the user wrote there, and how people write them: YAML, sizes."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from cluster.yaml_file import read_yaml
+import yaml
 
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_BINARY_UNITS = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
 ENVIRONMENT_PREFIX = "WARMLANE_"
+
+
+def parse_bytes(name: str, value: str | int) -> int:
+    """`2GiB`, `512 MB`, `1.5g` or a plain number of bytes. Raises ValueError that names the field."""
+    match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value))
+    unit = (_UNITS | _BINARY_UNITS).get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"{name} must be a size such as 2GiB or 500MB, got {value!r}")
+    return int(float(match[1]) * unit)
+
+
+def format_bytes(count: int) -> str:
+    """Three digits with a binary unit, e.g. `1.95 GiB`."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{count} B" if unit == "B" else f"{size:.3g} {unit}"
+
+
+def read_yaml(path: str | Path) -> Any:
+    """What the file holds; None where it is empty.
+
+    Raises ValueError, in one line, for a file that cannot be read, is no UTF-8 or no YAML.
+    """
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
+    except yaml.MarkedYAMLError as error:
+        raise ValueError(f"{path}{_place(error)}: {_problem(error)}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a control character, a date that is none, depth
+        raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+
+
+def _place(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    return f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    return " ".join(text for text in (error.context, error.problem) if text) or "no YAML"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

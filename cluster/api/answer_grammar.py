@@ -11,8 +11,7 @@ from typing import Any
 
 from cluster.api.errors import bad_request
 from cluster.api.json_schema import as_grammar, problem_of
-from cluster.api.lark_terms import literal, regex_of
-from cluster.api.tagged_grammar import NotEnforceable, tagged_rules
+from cluster.api.tagged_grammar import NotEnforceable, literal, regex_of, tagged_rules
 from cluster.api.tools import Function
 from cluster.text.tool_forms.form import ToolForm
 from cluster.text.tool_forms.known_forms import HERMES

@@ -1,18 +1,28 @@
-"""Keeps the pages of other sites out: a browser sends their requests from where the cluster trusts everybody."""
+"""What web pages may do: a browser sends the requests of other sites from where the cluster trusts everybody, so they
+are kept out, but for the origins of `--cors-origins`."""
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cluster.api.errors import ApiError, bad_request
-from cluster.api.paths import is_admin_path, is_open_to_other_sites, path_of
+from cluster.api.paths import CORS_PREFIXES, is_admin_path, is_open_to_other_sites, path_of
 
 ANY_ORIGIN = "*"
 _OWN_SITE = ("same-origin", "none")
 """Of `Sec-Fetch-Site`; none: a person typed the address, or it is no browser's page at all."""
+_ANSWER_HEADERS = (
+    "x-request-id",
+    "retry-after",
+    "x-warmlane-replica",
+    "x-warmlane-decision-outcome",
+    "x-warmlane-predicted-hit-tokens",
+)
+_PREFLIGHT_SECONDS = 600
 
 
 class BrowserGuard:
@@ -98,3 +108,25 @@ def _is_readable(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class Cors:
+    """ASGI middleware: answers preflights and marks answers, for the paths of the OpenAI API alone. Keys are sent as
+    `Authorization`; cookies and the like (credentials) are never asked for."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]):
+        """origins: as browsers send them, or "*" alone for all."""
+        self._app = app
+        self._with_cors = CORSMiddleware(
+            app,
+            allow_origins=origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=_ANSWER_HEADERS,
+            max_age=_PREFLIGHT_SECONDS,
+            allow_private_network=True,  # browsers ask before a page of the internet reaches a cluster on loopback
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_api = scope["type"] == "http" and path_of(scope).startswith(CORS_PREFIXES)
+        await (self._with_cors if is_api else self._app)(scope, receive, send)

@@ -12,10 +12,9 @@ from starlette.responses import Response
 
 from cluster.api.admission import Admission, Drain
 from cluster.api.authentication import Authentication
-from cluster.api.browser_guard import BrowserGuard
+from cluster.api.browser_guard import BrowserGuard, Cors
 from cluster.api.chat_request import ChatCompletionRequest
 from cluster.api.completion_request import CompletionRequest
-from cluster.api.cors import Cors
 from cluster.api.errors import ApiError
 from cluster.api.failures import from_exception
 from cluster.api.generation_api import GenerationApi

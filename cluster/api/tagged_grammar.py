@@ -2,14 +2,15 @@
 
 import copy
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from cluster.api.json_schema import References, as_grammar, enforceable, problem_of, subschemas
-from cluster.api.lark_terms import literal, regex_of
 from cluster.api.parameter_kinds import is_text_alone, kinds_of
 from cluster.text.tool_forms.form import ParameterTags
 
+_SPECIAL = re.compile(r"[\\/\[\](){}.*+?^$|\"]")
 _OF_OBJECTS = frozenset(
     {
         "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "propertyNames", "minProperties", "maxProperties",
@@ -18,6 +19,25 @@ _OF_OBJECTS = frozenset(
 )  # fmt: skip
 """Keywords of an object that say more than which parameters there are."""
 _OF_TEXTS = ("pattern", "format")
+
+
+def literal(text: str, token_ids: Mapping[str, int]) -> str:
+    """The text as it stands; what is a special token in it is that token, which no text can match."""
+    if not token_ids:
+        return _quoted(text)
+    longest_first = sorted(token_ids, key=len, reverse=True)
+    parts = re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text)
+    terms = [f"<[{token_ids[part]}]>" if part in token_ids else _quoted(part) for part in parts if part]
+    return " ".join(terms) or _quoted("")
+
+
+def regex_of(text: str) -> str:
+    """A regular expression, for between slashes, that matches the text alone."""
+    return _SPECIAL.sub(lambda match: "\\" + match[0], text).replace("\n", r"\n")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 class NotEnforceable(ValueError):

@@ -9,7 +9,7 @@ from rich.table import Table
 from cluster.local.default_model import DEFAULT_MODEL, ModelUnavailable
 from cluster.local.model_facts import read_model_facts
 from cluster.local.model_store import resolve_model
-from cluster.sizes import format_bytes, parse_bytes
+from cluster.setting_sources import format_bytes, parse_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,7 @@ from cluster.config import ServeConfig
 from cluster.local.default_model import ModelUnavailable
 from cluster.local.embedded_redis import RedisUnavailable, check_redis
 from cluster.local.free_ports import PortTaken, check_free
-from cluster.local.gpu_check import check_gpus
-from cluster.local.memory_check import check_memory, check_one_request_fits
+from cluster.local.machine_check import check_gpus, check_memory, check_one_request_fits
 from cluster.local.model_store import resolve_model
 from cluster.local.startup_report import StartupReport
 from cluster.local.supervisor import ClusterFailed, ClusterSupervisor

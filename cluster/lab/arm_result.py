@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cluster.lab.load_client import RequestRecord
 from cluster.lab.metrics_snapshot import MetricsSnapshot
-from cluster.lab.percentiles import percentile
+from cluster.lab.statistics import percentile
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cluster.lab.fleet import Fleet, FleetResult, RequestOutcome
-from cluster.lab.percentiles import percentile
 from cluster.lab.scenario import Scenario, lab_hasher
+from cluster.lab.statistics import percentile
 
 PERCENTS = (50, 95, 99)
 

@@ -48,8 +48,8 @@ class CacheSize:
             enough = math.ceil(1e4 * least * config.num_replicas / unique) / 1e4
             raise ValueError(
                 f"a cache share of {share:g} gives each of {config.num_replicas} replicas {asked_for} of the "
-                f"{unique:,} unique blocks, and the longest request needs {least}: at least {enough:g}, fewer replicas or more "
-                "requests"
+                f"{unique:,} unique blocks, and the longest request needs {least}: at least {enough:g}, fewer "
+                "replicas or more requests"
             )
         return cls(num_blocks, num_blocks * config.num_replicas / max(1, unique), num_blocks > asked_for)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.config import ServeConfig
 from cluster.local.free_ports import FreePorts
-from cluster.local.gpu_check import check_gpus
 from cluster.local.haproxy_transport import (
     ENABLED_VARIABLE,
     PATH_VARIABLE,
@@ -18,6 +17,7 @@ from cluster.local.haproxy_transport import (
     find_haproxy,
     haproxy_environment,
 )
+from cluster.local.machine_check import check_gpus
 from cluster.serving.app import CPU_SHARE
 
 logger = logging.getLogger(__name__)

@@ -79,7 +79,7 @@ def application(config: ServeConfig, spec: ClusterSpec, replica_class: type | No
     from ray.serve.config import RequestRouterConfig
 
     from cluster.serving.ingress import Ingress
-    from cluster.serving.replica_with_api import ReplicaWithApi
+    from cluster.serving.replica_port import ReplicaWithApi
     from replica.deployment import ReplicaDeployment
 
     engine = replace(config.engine(spec.model_dir), max_model_len=spec.max_model_len)

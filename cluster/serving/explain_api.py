@@ -19,7 +19,7 @@ from cluster.api.limits import ApiLimits
 from cluster.api.request_body import read_json_object
 from cluster.api.request_context import explain_context
 from cluster.serving.prompt_segments import prompt_segments
-from cluster.serving.route_requests import route_request
+from cluster.serving.relay import route_request
 from cluster.serving.serve_call import answer_of, serve_call
 from replica.messages import GenerateRequest
 from router.decision import Decision

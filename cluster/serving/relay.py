@@ -9,15 +9,24 @@ from dataclasses import dataclass
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
 from cluster.serving.channels.ingress_channel import ChannelLost
-from cluster.serving.relay_failures import cause_of, is_replica_gone
-from cluster.serving.route_requests import route_request
+from cluster.serving.serve_call import cause_of, is_replica_gone
 from cluster.serving.transports import Answer, Transport
 from replica.errors import EngineOverloaded
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
-from router.decision import Decision
+from router.decision import Decision, RouteRequest
 from router.prefix_router import NoReplicas, PrefixRouter
 
 logger = logging.getLogger(__name__)
+
+
+def route_request(request: GenerateRequest) -> RouteRequest:
+    return RouteRequest(
+        request_id=request.request_id,
+        token_ids=request.token_ids,
+        extra_keys=request.extra_keys,
+        session_id=request.session_id,
+        max_new_tokens=request.sampling.max_tokens or 0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,15 @@
-"""Calls over a Serve handle that stand on their own."""
+"""Calls over a Serve handle that stand on their own, and what their failures say of a replica."""
 
 import asyncio
 from contextvars import Context
 from typing import Any
+
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
+from ray.serve.exceptions import ReplicaUnavailableError
+
+from replica.errors import EngineDead
+
+_REPLICA_GONE = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, ReplicaUnavailableError, EngineDead)
 
 
 class CallCancelled(RuntimeError):
@@ -27,3 +34,15 @@ async def answer_of(response: Any) -> Any:
         if task is not None and task.cancelling():
             raise
         raise CallCancelled("the replica cancelled the call") from error
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What the replica raised, out of Ray's wrapping."""
+    while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException) and error.cause is not error:
+        error = error.cause
+    return error
+
+
+def is_replica_gone(error: BaseException) -> bool:
+    """The replica died, or cannot be reached, or its engine is dead; another one may still serve the request."""
+    return isinstance(error, _REPLICA_GONE)

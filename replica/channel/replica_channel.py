@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from replica.channel import codec
-from replica.channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed
+from replica.channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed, watch_peer
 from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, ReplicaHandshake
 from replica.channel.response_streams import Generate, ResponseStreams
-from replica.channel.sockets import watch_peer
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,8 @@ import torch
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from replica.engine.admission import AdmissionChecks
-from replica.engine.counters import EngineCounters
 from replica.engine.measured_speed import MeasuredSpeed
-from replica.engine.observer import EngineObserver
+from replica.engine.observer import EngineCounters, EngineObserver
 from replica.engine.output_processor import OutputProcessor, Vocabulary
 from replica.engine.plan import StepPlan
 from replica.engine.request import Request, RequestState, RequestTimes

@@ -1,9 +1,29 @@
-"""What an engine tells while it works."""
+"""What an engine counts, and what it tells as it happens."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from cache.events import KVEvent
 from replica.messages import FinishReason
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Every number only grows. Token numbers of a request are counted once, at its first admission.
+
+    num_computed_positions: positions that went through the model, whatever for. num_leaked_pages: the most pages that
+    were ever held while nothing ran; not 0 is a fault of the engine (A19).
+    """
+
+    num_steps: int = 0
+    num_failed_steps: int = 0
+    num_leaked_pages: int = 0
+    num_computed_positions: int = 0
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_hit_tokens: int = 0
+    prefill_saved_seconds: float = 0.0
+    num_finished: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(FinishReason, 0))
 
 
 class EngineObserver:

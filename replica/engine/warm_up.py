@@ -1,8 +1,8 @@
 """Runs an engine once before it takes requests."""
 
 from cache.block_hasher import ExtraKeys
-from replica.engine.counters import EngineCounters
 from replica.engine.engine import Engine
+from replica.engine.observer import EngineCounters
 from replica.messages import GenerateRequest
 from replica.sampling.sampling_params import SamplingParams
 

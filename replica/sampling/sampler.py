@@ -1,14 +1,37 @@
 """Draws the next token of each request of a step."""
 
+import secrets
 from collections.abc import Collection, Sequence
+from hashlib import blake2b
 
 import torch
 
 from replica.engine.request import Request
 from replica.sampling.grammar_masks import GrammarMasks
 from replica.sampling.logit_edits import LogitEdits
-from replica.sampling.random_stream import RandomStream
 from replica.sampling.token_filters import keep_min_p, keep_top_k, keep_top_p
+
+_BYTES = 6
+
+
+class RandomStream:
+    """Uniform numbers that depend on the seed and on how many were drawn, and on nothing else.
+
+    Hashed and not generated from hidden state, so a stream costs nothing to keep, goes on where it was after a
+    preemption, and is the same on every device and in any batch (35).
+    """
+
+    def __init__(self, seed: int | None):
+        """seed: a 64-bit integer; None draws one."""
+        number = secrets.randbits(63) if seed is None else seed
+        self._key = number.to_bytes(8, "little", signed=True)
+        self._num_drawn = 0
+
+    def next(self) -> float:
+        """The next number in [0, 1): a multiple of 2**-48, so that its product with any float64 stays below that."""
+        digest = blake2b(self._num_drawn.to_bytes(8, "little"), key=self._key, digest_size=_BYTES).digest()
+        self._num_drawn += 1
+        return int.from_bytes(digest, "little") / 2.0 ** (8 * _BYTES)
 
 
 class Sampler:

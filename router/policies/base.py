@@ -4,13 +4,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from statistics import median
 from typing import ClassVar
 
 from cache.block_hasher import BlockKey
 from router.load.views import ReplicaView
 
+LEAST_PREFILL_RATE = 1e-6
+"""Tokens per second; below that nothing sensible was measured."""
 MAX_WEIGHT = 1e9
 """Of every weight: far above all that make sense, and so far below infinity that no score gets there."""
+
+
+def prefill_rates(replicas: Sequence[ReplicaView], default: float) -> dict[str, float]:
+    """Tokens per second by replica id: its own measurement, else the median of the others', else `default`."""
+    measured = [r.prefill_tokens_per_second for r in replicas if r.prefill_tokens_per_second > LEAST_PREFILL_RATE]
+    middle = median(measured) if measured else default
+    return {
+        r.replica_id: r.prefill_tokens_per_second if r.prefill_tokens_per_second > LEAST_PREFILL_RATE else middle
+        for r in replicas
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 from cache.block_hasher import BlockKey
 from router.load.views import ReplicaView
-from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
-from router.policies.prefill_rates import prefill_rates
+from router.policies.base import Policy, PolicyChoice, RequestShape, lowest, prefill_rates
 
 DEFAULT_PREFILL_RATE = 1000.0
 MAX_LEVELS = 8

@@ -7,8 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from router.load.views import ReplicaView
-from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
-from router.policies.prefill_rates import prefill_rates
+from router.policies.base import Policy, PolicyChoice, RequestShape, lowest, prefill_rates
 
 DEFAULT_PREFILL_RATE = 1000.0
 DEFAULT_DECODE_STEP_SECONDS = 0.03

@@ -5,8 +5,7 @@ from random import Random
 from types import MappingProxyType
 
 from router.load.views import ReplicaView
-from router.policies.base import Policy, PolicyChoice, RequestShape, lowest
-from router.policies.prefill_rates import prefill_rates
+from router.policies.base import Policy, PolicyChoice, RequestShape, lowest, prefill_rates
 
 PEAK_PREFILL_RATE = 15_928.0
 """Tokens per second that llm-d assumes where nothing was measured (Qwen 32B on two H100)."""

@@ -19,8 +19,7 @@ from router.policies.lmetric import LmetricPolicy
 from router.policies.preble import PreblePolicy
 from router.policies.prefix_hash_bounded import PrefixHashBoundedPolicy
 from router.policies.ray_prefix_affinity import RayPrefixAffinityPolicy
-from router.policies.sglang_cache_aware import SglangCacheAwarePolicy
-from router.policies.sglang_cache_aware_0_2 import SglangCacheAware02Policy
+from router.policies.sglang_cache_aware import SglangCacheAware02Policy, SglangCacheAwarePolicy
 
 DEFAULT_POLICY = "expected_finish"
 

@@ -18,7 +18,7 @@ from cluster.api.prompt_reader import PromptReader
 from cluster.serving.app import INGRESS_DEPLOYMENT, MAX_ONGOING_REQUESTS, REPLICA_DEPLOYMENT, REQUEST_ROUTER
 from cluster.serving.cluster_spec import ClusterSpec
 from cluster.serving.ingress import Ingress
-from cluster.serving.replica_api import build_replica_api
+from cluster.serving.replica_port import build_replica_api
 from cluster.text.tokenization import ChatTokenizer
 from replica.channel.server import ChannelServer
 from replica.engine.async_engine import AsyncEngine

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from cluster.lab.cost_model import CostModel, StepWork
-from cluster.serving.replica_with_api import ReplicaWithApi
+from cluster.serving.replica_port import ReplicaWithApi
 from replica.engine.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.plan import StepPlan

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cluster.lab.load_client import LoadClient, RequestRecord
-from cluster.lab.percentiles import percentile
+from cluster.lab.statistics import percentile
 from tests.benchmarks.router_sides import OURS, PeerCluster, RouterSide
 from tests.benchmarks.router_works import PeerWork
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.config import ServeConfig
-from cluster.sizes import format_bytes, parse_bytes
+from cluster.setting_sources import format_bytes, parse_bytes
 
 
 def load(tmp_path: Path, yaml: str = "", environment: dict[str, str] | None = None, **flags: object) -> ServeConfig:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from replica.cgroup_limits import CgroupLimits
 from replica.engine.config import EngineConfig
-from replica.node_share import available_memory, replicas_on_node, usable_cpus, with_node_share
+from replica.node_share import CgroupLimits, available_memory, replicas_on_node, usable_cpus, with_node_share
 
 MIB = 2**20
 

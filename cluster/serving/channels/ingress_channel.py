@@ -7,9 +7,8 @@ from typing import cast
 from cluster.api.engine_call import ReplicaLost
 from cluster.serving.channels.inbox import Inbox
 from replica.channel import codec
-from replica.channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed
+from replica.channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed, watch_peer
 from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, IngressHandshake
-from replica.channel.sockets import watch_peer
 from replica.messages import GenerateRequest
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.serving.channels.ingress_channel import IngressChannel
-from cluster.serving.relay_failures import cause_of, is_replica_gone
-from cluster.serving.serve_call import answer_of, serve_call
+from cluster.serving.serve_call import answer_of, cause_of, is_replica_gone, serve_call
 from replica.channel.handshake import IngressHandshake
 from replica.messages import ChannelAddress
 

@@ -17,8 +17,7 @@ from cluster.commands import serve as serve_command
 from cluster.commands.cli import COMMANDS, main
 from cluster.config import ServeConfig
 from cluster.local.free_ports import FreePorts, PortTaken, check_free
-from cluster.local.gpu_check import check_gpus, count_gpus
-from cluster.local.memory_check import check_memory
+from cluster.local.machine_check import check_gpus, check_memory, count_gpus
 from cluster.local.model_facts import read_model_facts
 
 GIB = 1 << 30

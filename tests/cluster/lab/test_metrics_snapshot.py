@@ -3,7 +3,7 @@ import math
 import pytest
 
 from cluster.lab.metrics_snapshot import MetricsSnapshot
-from cluster.lab.percentiles import percentile
+from cluster.lab.statistics import percentile
 
 BEFORE = """
 # TYPE warmlane_hit_tokens counter

@@ -3,12 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from replica.cgroup_limits import CgroupLimits
 from replica.engine.config import EngineConfig
 from replica.errors import PoolTooSmall
 from replica.model import pool_sizing
 from replica.model.pages import LayerShape
-from replica.node_share import available_memory
+from replica.node_share import CgroupLimits, available_memory
 
 SHAPES = [LayerShape(3, 64, 64)] * 30  # SmolLM2-135M
 TOKEN_BYTES = 30 * 3 * 128 * 4

@@ -9,10 +9,9 @@ import pytest
 from cache.wire.fields import MAX_MEASURE
 from router.load.views import ReplicaView
 from router.policies.base import MAX_WEIGHT, Policy
-from router.policies.last_seen import FORGET_SECONDS
+from router.policies.preble import MAX_REQUESTS
 from router.policies.registry import POLICIES, make_policy
-from router.policies.request_window import MAX_REQUESTS
-from router.policies.sent_prefixes import MAX_BLOCKS, SentPrefixPolicy
+from router.policies.sent_prefixes import FORGET_SECONDS, MAX_BLOCKS, SentPrefixPolicy
 from tests.router.fleet import Fleet
 from tests.router.fleet import prompt as tokens
 from tests.router.policies.shapes import IDS, choose, idle, keys, prompt, send, shares, with_hits, with_load

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.policies.last_seen import FORGET_SECONDS, LastSeen
-from router.policies.request_window import RequestWindow
-from router.policies.sent_prefixes import SentPrefixes
+from router.policies.preble import RequestWindow
+from router.policies.sent_prefixes import FORGET_SECONDS, LastSeen, SentPrefixes
 from tests.router.policies.shapes import idle, keys
 
 paths = st.lists(st.integers(0, 2), max_size=6)

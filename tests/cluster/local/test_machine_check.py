@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.config import ServeConfig
-from cluster.local.memory_check import check_memory, check_one_request_fits
+from cluster.local.machine_check import check_memory, check_one_request_fits
 from tests.replica.tiny_models import WINDOW, tiny_config
 
 GIB = 1024**3

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from replica.messages import FinishReason, GenerateRequest
 from replica.sampling.sampling_params import SamplingParams
-from replica.text.stops import StopChecker
-from replica.text.text_stream import TextStream
+from replica.text.text_stream import StopChecker, TextStream
 from tests.replica.tiny_models import byte_tokenizer, random_prompt, tiny_engine
 
 # Few letters, so that stop strings overlap with themselves, with each other and with the text.

@@ -6,7 +6,7 @@ import pytest
 
 from cluster.api.tenants import read_api_keys
 from cluster.config import ServeConfig
-from cluster.yaml_file import read_yaml
+from cluster.setting_sources import read_yaml
 
 BROKEN = {
     b"model: x\n  replicas: [1\n": r"broken\.yaml, line 2, column 11: mapping values are not allowed here",
