@@ -1,4 +1,4 @@
-"""What Ray runs in place of haproxy, to change the configuration that Ray generates and no setting of Ray changes.
+"""What becomes of the configuration that Ray generates for HAProxy, where no setting of Ray changes it.
 
 - It binds HAProxy's metrics and stats ports on all interfaces. Only the API may listen beyond loopback, and it alone,
   while Ray would bind the HTTP ports of the replicas behind it to the same host.
@@ -11,27 +11,12 @@
 - It hands on methods and upgrades that the ingress's server refuses in plain text.
 - It asks for splicing. If a body came in a packet of its own and the client leaves before the answer begins, HAProxy
   (2.8.25 at least) then spins and never tells the server (24).
-
-Ray takes the path of the binary (RAY_SERVE_HAPROXY_BINARY_PATH): this script stands there, changes those lines in
-the configuration file, which Ray writes anew before each start, and becomes haproxy under the same pid. It dies with
-its manager. Also run where nothing is installed: standard library only.
 """
 
-import ctypes
-import os
 import re
-import signal
-import sys
-from collections.abc import Mapping
-from pathlib import Path
 
-BINARY_VARIABLE = "HAPROXY_LAUNCHER_BINARY"
-HOST_VARIABLE = "HAPROXY_LAUNCHER_HOST"
-ERRORS_VARIABLE = "HAPROXY_LAUNCHER_ERRORS"
-"""Path of the lines for `defaults` that say what HAProxy answers itself."""
 TIMEOUT_HEADER = "x-request-timeout-seconds"
 PASSED_TIMEOUT_HEADER = "x-warmlane-timeout-seconds"
-_PR_SET_PDEATHSIG = 1
 _BIND = re.compile(r"^(\s*bind\s+)\S*:(\d+)", re.MULTILINE)
 _SPLICE = re.compile(r"^\s*option splice-\w+\n", re.MULTILINE)
 _ERROR_FILE = re.compile(r"^\s*errorfile .*\n", re.MULTILINE)
@@ -60,7 +45,12 @@ _FRONTEND_RULES = f"""\
 """  # noqa: E501
 
 
-def amend(configuration: str, host: str) -> str:
+def amend(configuration: str, host: str, errors: str) -> str:
+    """host: where the API listens. errors: lines for `defaults` that say what HAProxy answers itself."""
+    return amend_requests(amend_errors(amend_listeners(configuration, host), errors))
+
+
+def amend_listeners(configuration: str, host: str) -> str:
     """The API on `host`, everything else on loopback, the admin socket its owner's alone, nothing spliced."""
     address = f"[{host}]" if ":" in host else host
     bound = (
@@ -99,24 +89,3 @@ def _before_backends(section: str, rules: str) -> str:
 
 def _sections(configuration: str) -> list[str]:
     return re.split(r"(?m)^(?=\S)", configuration)
-
-
-def _amend_files(path: Path, environment: Mapping[str, str]) -> None:
-    configuration = amend(path.read_text(), environment[HOST_VARIABLE])
-    configuration = amend_errors(configuration, Path(environment[ERRORS_VARIABLE]).read_text())
-    configuration = amend_requests(configuration)
-    path.write_text(configuration)
-
-
-def main() -> None:
-    arguments = sys.argv[1:]
-    if "-f" in arguments:
-        _amend_files(Path(arguments[arguments.index("-f") + 1]), os.environ)
-    # Ray stops HAProxy itself; this is for a manager that was killed, which would leave it holding the port.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    binary = os.environ[BINARY_VARIABLE]
-    os.execv(binary, [binary, *arguments])
-
-
-if __name__ == "__main__":
-    main()

@@ -107,7 +107,7 @@ def check_rules(environment: Mapping[str, str]) -> None:
         script = Path(environment.get(PATH_VARIABLE, "")).read_bytes()
     except OSError:
         script = b""
-    if Path(haproxy_launcher.__file__).name.encode() in script and haproxy_launcher.BINARY_VARIABLE in environment:
+    if haproxy_launcher.__name__.encode() in script and haproxy_launcher.BINARY_VARIABLE in environment:
         return
     raise ValueError(
         f"{ENABLED_VARIABLE}=1 alone runs HAProxy without Warmlane's rules (open ports, no limits of ours): unset it "
@@ -127,8 +127,7 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts) 
     errors = folder / "errors.cfg"
     errors.write_text(error_rules())
     ingress_ports = ports.span(_NUM_INGRESS_PORTS)
-    # -I -S: neither the user's site packages nor PYTHON* variables can get between Ray and HAProxy.
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{haproxy_launcher.__file__}" "$@"\n')
+    launcher.write_text(haproxy_launcher.launcher_script())
     launcher.chmod(stat.S_IRWXU)
     return {
         haproxy_launcher.BINARY_VARIABLE: binary,

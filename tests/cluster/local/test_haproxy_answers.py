@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
-from cluster.local.haproxy_launcher import amend_errors, amend_requests
+from cluster.local.haproxy_configuration import amend_errors, amend_requests
 from cluster.local.haproxy_transport import error_rules
 from tests.cluster.local.launched_haproxy import HOST, LaunchedHaproxy, rays_configuration
 from tests.cluster.openai_schema import check

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from cluster.local.free_ports import FreePorts
-from cluster.local.haproxy_launcher import amend
+from cluster.local.haproxy_configuration import amend_listeners
 from cluster.local.haproxy_transport import check_rules, haproxy_environment, main
 from cluster.local.ray_runtime import put_into_environment
 from cluster.serving.app import build_app
@@ -41,12 +41,12 @@ listen stats
 
 @pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("::1", "[::1]")])
 def test_only_the_api_may_listen_beyond_loopback(host: str, address: str) -> None:
-    amended = amend(CONFIGURATION.format(folder="/x", metrics=1, stats=2, port=3, server=4, host="127.0.0.1"), host)
+    amended = amend_listeners(CONFIGURATION.format(folder="/x", metrics=1, stats=2, port=3, server=4, host="127.0.0.1"), host)
     assert "bind 127.0.0.1:1\n" in amended
     assert "bind 127.0.0.1:2\n" in amended
     assert f"bind {address}:3\n" in amended
     assert "mode 600 level admin" in amended
-    assert amend(amended, host) == amended  # Ray may start it twice on one file
+    assert amend_listeners(amended, host) == amended  # Ray may start it twice on one file
 
 
 def test_all_ports_of_two_clusters_are_their_own(tmp_path: Path) -> None:
