@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.api.limits import ApiLimits
-from cluster.local.default_model import DEFAULT_MODEL
+from cluster.models.default_model import DEFAULT_MODEL
 from cluster.setting_sources import SettingSource, parse_bytes
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 
 _SECRET = re.compile(r"(?:[0-9a-fA-F]{2}){16,64}")

@@ -14,9 +14,9 @@ from cache.kv_cache_manager import PrefixOverlap
 from cache.wire.records import ReplicaRegistration
 from cache.wire.redis_keys import RedisKeys
 from replica.channel.server import ChannelServer
+from replica.config import EngineConfig
 from replica.engine.async_engine import AsyncEngine
 from replica.engine.cache_inspection import cache_overlaps
-from replica.engine.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
 from replica.engine.warm_up import warm_up

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cache.block_hasher import NO_EXTRA_KEYS, ExtraKeys
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 
 
 class FinishReason(StrEnum):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 
 _ROOT = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")

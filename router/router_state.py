@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from cache.block_hasher import BlockKey
 from cache.wire.records import ReplicaLoad, Reservation
-from router.following.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
+from router.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
 from router.load.replica_state import ReplicaState

@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from cluster.local.model_store import resolve_model
+from cluster.models.store import resolve_model
 from tests.replica.model.fetch_gemma import gemma_folder
 
 

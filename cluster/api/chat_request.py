@@ -12,7 +12,7 @@ from cluster.api.sampling_fields import SamplingFields, invalid, missing
 from cluster.api.tools import MAX_TOOLS, Function, Tool, ToolChoice, check_tools, read_tool_choice
 from cluster.text.tool_forms.form import ToolForm
 from cluster.text.tool_forms.known_forms import HERMES
-from replica.sampling.sampling_params import MAX_TOP_LOGPROBS
+from replica.sampling_params import MAX_TOP_LOGPROBS
 
 
 def _joined_text(value: Any) -> str | None:

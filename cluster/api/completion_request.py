@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from cluster.api.sampling_fields import SamplingFields, invalid
-from replica.sampling.sampling_params import MAX_TOP_LOGPROBS
+from replica.sampling_params import MAX_TOP_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16
 """As the official schema says; chat has no such default."""

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cache.block_hasher import ExtraKeys
 from cluster.api.authentication import tenant_of
 from cluster.api.errors import ApiError, bad_request
+from cluster.api.header_names import PASSED_TIMEOUT_HEADER, TIMEOUT_HEADER
 from cluster.api.tenants import Tenant
-from cluster.local.haproxy_configuration import PASSED_TIMEOUT_HEADER, TIMEOUT_HEADER
 
 MAX_REQUEST_ID_CHARACTERS = 256
 _PRINTABLE = re.compile(r"[\x21-\x7e]+( +[\x21-\x7e]+)*")

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from cluster.text.sampling_defaults import SamplingDefaults
-from replica.sampling.sampling_params import MAX_STOP_STRINGS, MIN_REPETITION_PENALTY, SamplingParams
+from replica.sampling_params import MAX_STOP_STRINGS, MIN_REPETITION_PENALTY, SamplingParams
 
 MAX_BIASES = 1024
 MAX_SALT_CHARACTERS = 256

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from cluster.local.interrupts import take_interrupts
+from cluster.machine.interrupts import take_interrupts
 
 COMMANDS = {
     "serve": ("cluster.commands.serve", "start a cluster on this machine; Ctrl-C stops it"),

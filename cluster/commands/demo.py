@@ -19,9 +19,9 @@ from cluster.lab.cluster_process import ClusterFailed, ClusterProcess
 from cluster.lab.conversations import Conversation, load_conversations
 from cluster.lab.load_client import LoadClient, RequestRecord
 from cluster.lab.metrics_snapshot import MetricsSnapshot
-from cluster.local.default_model import DEFAULT_MODEL, ModelUnavailable
 from cluster.local.machine_check import check_gpus
-from cluster.local.model_store import resolve_model
+from cluster.models.default_model import DEFAULT_MODEL, ModelUnavailable
+from cluster.models.store import resolve_model
 
 _READY_TIMEOUT_SECONDS = 300.0
 

@@ -20,9 +20,9 @@ from cluster.lab.simulated_router import PolicyFailed
 from cluster.lab.trace import TextTokenizer, Trace
 from cluster.lab.trace_files import BUNDLED, SYNTHETIC, load_trace
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
-from cluster.local.default_model import DEFAULT_MODEL, ModelUnavailable
-from cluster.local.paths import expanded
-from replica.engine.config import EngineConfig
+from cluster.machine.paths import expanded
+from cluster.models.default_model import DEFAULT_MODEL, ModelUnavailable
+from replica.config import EngineConfig
 from router.policies.registry import POLICIES, make_policy
 
 DEFAULT_CACHE_SHARE = 0.1
@@ -209,7 +209,7 @@ def _tokenizer(model: str | None) -> TextTokenizer:
         return word_tokenize
     from transformers import AutoTokenizer  # takes seconds to import
 
-    from cluster.local.model_store import resolve_model
+    from cluster.models.store import resolve_model
 
     tokenizer = AutoTokenizer.from_pretrained(str(resolve_model(model, Console(stderr=True))), local_files_only=True)
     return lambda text: tokenizer.encode(text, add_special_tokens=False)
@@ -219,7 +219,7 @@ def _fit(args: argparse.Namespace) -> int:
     check_outputs({"--out": args.out})
     EngineConfig(model=args.model, device=args.device, dtype=args.dtype, threads=args.threads)  # refused before torch
     from cluster.lab.cost_fit import fit_cost_model  # imports torch
-    from cluster.local.model_store import resolve_model
+    from cluster.models.store import resolve_model
 
     console = Console()
     folder = resolve_model(args.model, console)

@@ -6,9 +6,9 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from cluster.local.default_model import DEFAULT_MODEL, ModelUnavailable
-from cluster.local.model_facts import read_model_facts
-from cluster.local.model_store import resolve_model
+from cluster.models.default_model import DEFAULT_MODEL, ModelUnavailable
+from cluster.models.facts import read_model_facts
+from cluster.models.store import resolve_model
 from cluster.setting_sources import format_bytes, parse_bytes
 
 

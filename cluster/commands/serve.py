@@ -9,13 +9,13 @@ from rich.console import Console
 
 from cluster.api.tenants import read_api_keys
 from cluster.config import ServeConfig
-from cluster.local.default_model import ModelUnavailable
 from cluster.local.embedded_redis import RedisUnavailable, check_redis
-from cluster.local.free_ports import PortTaken, check_free
 from cluster.local.machine_check import check_gpus, check_memory, check_one_request_fits
-from cluster.local.model_store import resolve_model
 from cluster.local.startup_report import StartupReport
 from cluster.local.supervisor import ClusterFailed, ClusterSupervisor
+from cluster.machine.free_ports import PortTaken, check_free
+from cluster.models.default_model import ModelUnavailable
+from cluster.models.store import resolve_model
 from cluster.text.sampling_defaults import read_sampling_defaults
 
 REFUSALS = (ValueError, OSError, ModelUnavailable, RedisUnavailable, PortTaken, ClusterFailed)

@@ -12,13 +12,13 @@ from rich.console import Console
 from cluster.lab.cost_model import CostModel, StepWork
 from cluster.lab.progress import RequestProgress, request_progress
 from cluster.lab.scenario import lab_hasher
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
 from replica.engine.measured_speed import MeasuredSpeed
-from replica.engine.plan import StepPlan
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.plan import StepPlan
+from replica.sampling_params import SamplingParams
 
 MAX_CONTEXT = 2048
 BATCHES = (1, 2, 4, 8, 16)

@@ -5,7 +5,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from replica.engine.plan import StepPlan
+from replica.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)

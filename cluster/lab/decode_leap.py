@@ -6,8 +6,8 @@ from itertools import accumulate
 
 from cluster.lab.cost_model import StepWork
 from cluster.lab.step_clock import StepClock
-from replica.engine.request import Request
 from replica.engine.scheduler import Scheduler
+from replica.request import Request
 
 MAX_LEAP_STEPS = 1024
 

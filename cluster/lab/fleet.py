@@ -15,9 +15,9 @@ from cluster.lab.simulated_router import SimulatedRouter
 from cluster.lab.step_clock import StepClock
 from cluster.lab.trace import Trace
 from cluster.lab.word_tokenizer import VOCAB_SIZE
-from replica.engine.request import Request
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.request import Request
+from replica.sampling_params import SamplingParams
 from router.decision import RouteRequest
 from router.policies.registry import make_policy
 

@@ -18,9 +18,9 @@ from cluster.lab.load_history import LoadHistory
 from cluster.lab.step_clock import StepClock
 from replica.engine.load import engine_load
 from replica.engine.measured_speed import MeasuredSpeed
-from replica.engine.plan import StepPlan
-from replica.engine.request import Request
 from replica.engine.scheduler import Scheduler
+from replica.plan import StepPlan
+from replica.request import Request
 
 IDLE_STEP_SECONDS = 0.001
 """A step that can run nothing: the engine looks again a moment later."""

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import redis
 
-from cluster.local.child_processes import end_with_parent
+from cluster.machine.child_processes import end_with_parent
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0

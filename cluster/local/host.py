@@ -17,10 +17,8 @@ from types import FrameType
 from typing import NoReturn
 
 from cluster.config import ServeConfig
-from cluster.local.child_processes import adopt_orphans, end_all_children
-from cluster.local.haproxy_transport import haproxy_complaint
+from cluster.haproxy.settings import haproxy_complaint
 from cluster.local.host_protocol import HostMessage, HostOrders
-from cluster.local.interrupts import not_while_deleting
 from cluster.local.ray_runtime import (
     HAPROXY_FOLDER,
     behind_haproxy,
@@ -32,6 +30,8 @@ from cluster.local.ray_runtime import (
     start_serve,
     stop_serve,
 )
+from cluster.machine.child_processes import adopt_orphans, end_all_children
+from cluster.machine.interrupts import not_while_deleting
 
 MESSAGES_FD_VARIABLE = "CLUSTER_HOST_MESSAGES_FD"
 READY_SECONDS = 120.0

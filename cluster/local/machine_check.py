@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.config import ServeConfig
-from cluster.local.model_facts import read_model_facts
+from cluster.models.facts import read_model_facts
 from cluster.setting_sources import format_bytes
 from replica.node_share import available_memory
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.config import ServeConfig
-from cluster.local.free_ports import FreePorts
-from cluster.local.haproxy_transport import (
+from cluster.haproxy.settings import (
     ENABLED_VARIABLE,
     PATH_VARIABLE,
     check_rules,
@@ -18,6 +17,7 @@ from cluster.local.haproxy_transport import (
     haproxy_environment,
 )
 from cluster.local.machine_check import check_gpus
+from cluster.machine.free_ports import FreePorts
 from cluster.serving.app import CPU_SHARE
 
 logger = logging.getLogger(__name__)

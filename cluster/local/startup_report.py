@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cluster.config import ServeConfig
 from cluster.local.host_protocol import HostMessage
-from cluster.local.progress_steps import ProgressSteps, Step
+from cluster.progress_steps import ProgressSteps, Step
 
 
 class StartupReport:

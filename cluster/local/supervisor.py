@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from cluster.config import ServeConfig
-from cluster.local.child_processes import adopt_orphans, end_all_children, end_with_parent
 from cluster.local.embedded_redis import EmbeddedRedis, check_redis
-from cluster.local.free_ports import check_free
 from cluster.local.host import MESSAGES_FD_VARIABLE, STOP_SIGNAL
 from cluster.local.host_environment import host_environment, independent_of_folder, raise_open_files
 from cluster.local.host_protocol import HostMessage, HostOrders
-from cluster.local.paths import new_run_folder
 from cluster.local.redis_keeper import RedisKeeper
+from cluster.machine.child_processes import adopt_orphans, end_all_children, end_with_parent
+from cluster.machine.free_ports import check_free
+from cluster.machine.paths import new_run_folder
 
 STOP_SECONDS = 25.0
 """More than Ray Serve takes to end when nobody is being answered any more."""
@@ -136,7 +136,7 @@ class ClusterSupervisor:
 
 def _few_connections() -> Iterator[HostMessage]:
     """Says so where HAProxy can hold so few that idle ones may keep others out."""
-    from cluster.local.haproxy_transport import most_connections  # needs what only a cluster needs
+    from cluster.haproxy.settings import most_connections  # needs what only a cluster needs
 
     num = most_connections()
     if num < FEW_CONNECTIONS:

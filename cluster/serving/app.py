@@ -9,9 +9,9 @@ from typing import Any
 from cache.fingerprint import model_fingerprint
 from cluster.api.tenants import read_api_keys
 from cluster.config import ServeConfig
-from cluster.local.cluster_secret import cluster_secret
-from cluster.local.haproxy_transport import check_rules
-from cluster.local.model_facts import read_model_facts
+from cluster.haproxy.settings import check_rules
+from cluster.models.facts import read_model_facts
+from cluster.serving.cluster_secret import cluster_secret
 from cluster.serving.cluster_spec import ClusterSpec
 from cluster.text.sampling_defaults import SamplingDefaults, read_sampling_defaults
 from replica.cache_folders import cache_root
@@ -35,7 +35,7 @@ def build_app(args: dict[str, Any]) -> Any:
     is open only where `host` is given and says that this is loopback. Raises ValueError or ModelUnavailable, which
     `serve status` shows.
     """
-    from cluster.local.model_store import resolve_model
+    from cluster.models.store import resolve_model
 
     check_rules(os.environ)
     config = ServeConfig.load(args)

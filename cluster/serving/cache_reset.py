@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from cluster.api.http_app import Handler
 from cluster.serving.policy_control import Broadcast
-from cluster.serving.serve_call import answer_of, serve_call
+from cluster.serving.transport.serve_call import answer_of, serve_call
 
 logger = logging.getLogger(__name__)
 

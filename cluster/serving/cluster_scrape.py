@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.serving.metrics_merge import JoinedPages, process_of
-from cluster.serving.serve_call import answer_of, serve_call
+from cluster.serving.transport.serve_call import answer_of, serve_call
 
 logger = logging.getLogger(__name__)
 

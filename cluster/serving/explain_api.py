@@ -20,7 +20,7 @@ from cluster.api.request_body import read_json_object
 from cluster.api.request_context import explain_context
 from cluster.serving.prompt_segments import prompt_segments
 from cluster.serving.relay import route_request
-from cluster.serving.serve_call import answer_of, serve_call
+from cluster.serving.transport.serve_call import answer_of, serve_call
 from replica.messages import GenerateRequest
 from router.decision import Decision
 from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest

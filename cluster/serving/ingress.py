@@ -15,6 +15,7 @@ from cache.wire.records import PolicySetting
 from cluster.api.admission import Drain
 from cluster.api.generation_api import GenerationApi, ServedModel
 from cluster.api.http_app import Access, build_http_app
+from cluster.api.ingress_metrics import IngressMetrics
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
 from cluster.api.tenant_limits import TenantLimits
@@ -22,12 +23,11 @@ from cluster.serving.cache_reset import CacheReset
 from cluster.serving.cluster_scrape import ClusterScrape
 from cluster.serving.cluster_spec import ClusterSpec
 from cluster.serving.explain_api import ExplainApi
-from cluster.serving.ingress_metrics import IngressMetrics
 from cluster.serving.operations_api import OperationsApi
 from cluster.serving.policy_control import PolicyApi, PolicyControl
 from cluster.serving.readiness import Readiness
 from cluster.serving.relay import RelaySettings, RequestRelay
-from cluster.serving.transports import make_transport
+from cluster.serving.transport.transports import make_transport
 from cluster.text.tokenization import ChatTokenizer
 from router.prefix_router import PrefixRouter
 from router.running_set import RUNNING_SET

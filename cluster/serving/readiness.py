@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from cluster.serving.serve_call import answer_of, serve_call
+from cluster.serving.transport.serve_call import answer_of, serve_call
 
 logger = logging.getLogger(__name__)
 

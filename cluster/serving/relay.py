@@ -8,9 +8,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
-from cluster.serving.channels.ingress_channel import ChannelLost
-from cluster.serving.serve_call import cause_of, is_replica_gone
-from cluster.serving.transports import Answer, Transport
+from cluster.serving.transport.ingress_channel import ChannelLost
+from cluster.serving.transport.serve_call import cause_of, is_replica_gone
+from cluster.serving.transport.transports import Answer, Transport
 from replica.errors import EngineOverloaded
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from router.decision import Decision, RouteRequest

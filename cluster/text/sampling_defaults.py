@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from replica.sampling.sampling_params import MIN_REPETITION_PENALTY
+from replica.sampling_params import MIN_REPETITION_PENALTY
 
 _FILE = "generation_config.json"
 _BOUNDS: dict[str, tuple[float, float]] = {

@@ -13,9 +13,9 @@ from cluster.text.chat_encoder import ChatEncoder
 from cluster.text.chat_seams import find_seams
 from cluster.text.control_tokens import ControlTokenInText, ControlTokens, map_strings, strings_in
 from cluster.text.segment_cache import SegmentCache
+from cluster.text.template_tools import find_template_tools
 from cluster.text.token_bytes import TokenBytes
 from cluster.text.tool_forms.form import ToolForm
-from cluster.text.tool_forms.template_tools import find_template_tools
 
 Result = TypeVar("Result")
 

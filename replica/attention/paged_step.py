@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 
 from replica.attention.backend import AttentionBackend, BatchLayout, LayerOptions
-from replica.model.pages import KVPages
+from replica.attention.pages import KVPages
 
 
 class PagedStep:

@@ -13,14 +13,14 @@ from replica.engine.admission import AdmissionChecks
 from replica.engine.measured_speed import MeasuredSpeed
 from replica.engine.observer import EngineCounters, EngineObserver
 from replica.engine.output_processor import OutputProcessor, Vocabulary
-from replica.engine.plan import StepPlan
-from replica.engine.request import Request, RequestState, RequestTimes
 from replica.engine.scheduler import Scheduler
 from replica.errors import EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs, Usage
 from replica.model.forward_pass import ForwardPass
 from replica.model.runner import BlockTableOf
 from replica.model.step_logits import StepLogits
+from replica.plan import StepPlan
+from replica.request import Request, RequestState, RequestTimes
 
 logger = logging.getLogger(__name__)
 

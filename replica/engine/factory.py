@@ -8,16 +8,16 @@ import torch
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from replica.attention.backend import AttentionBackend
-from replica.attention.choice import backend_candidates, unavailable_before
-from replica.engine.config import EngineConfig
+from replica.attention.pages import KVPages, LayerShape
+from replica.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.observer import EngineObserver
 from replica.engine.scheduler import Scheduler
 from replica.errors import UnsupportedModel
-from replica.kernels.fast_path import fastest_forward
+from replica.model.backend_choice import backend_candidates, unavailable_before
+from replica.model.fast_path import fastest_forward
 from replica.model.forward_pass import ForwardPass
 from replica.model.loader import LoadedModel, load_model
-from replica.model.pages import KVPages, LayerShape
 from replica.model.pool_sizing import num_pages
 from replica.model.probe import Forward, witness_layers
 from replica.model.runner import ModelRunner

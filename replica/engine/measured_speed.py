@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from replica.engine.plan import StepPlan
+from replica.plan import StepPlan
 
 _MIN_PREFILL_TOKENS = 32
 """Steps with fewer prefill tokens say nothing about the prefill rate: overhead dominates them."""

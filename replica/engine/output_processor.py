@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from replica.engine.request import Request
 from replica.messages import FinishReason, GenerateRequest, TokenLogprobs
 from replica.model.step_logits import StepLogits
+from replica.request import Request
 from replica.sampling.grammar_compiler import GrammarCompiler
 from replica.sampling.logprobs import logprobs_of
 from replica.sampling.sampler import Sampler

@@ -8,8 +8,8 @@ from itertools import count, takewhile
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import NO_MATCH, KVCacheManager, PrefixMatch
 from replica.engine.inflight_prefixes import InflightPrefixes
-from replica.engine.plan import StepPlan
-from replica.engine.request import Request, RequestState
+from replica.plan import StepPlan
+from replica.request import Request, RequestState
 
 MAX_SKIP_AHEAD = 16
 """How many waiting requests that do not fit now are passed over in one step (A23)."""

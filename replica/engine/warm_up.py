@@ -4,7 +4,7 @@ from cache.block_hasher import ExtraKeys
 from replica.engine.engine import Engine
 from replica.engine.observer import EngineCounters
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 
 
 def warm_up(engine: Engine, num_prompt_tokens: int = 128, num_generated_tokens: int = 4) -> None:

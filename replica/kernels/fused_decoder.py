@@ -9,13 +9,13 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from replica.attention.backend import LayerOptions
 from replica.attention.paged_step import PagedStep
+from replica.attention.pages import KVPages, LayerShape
 from replica.kernels import structs
 from replica.kernels.decoder_structure import DecoderStructure, LayerParts, NotFusable
 from replica.kernels.native_batch import NativeBatch
 from replica.kernels.native_library import load_native
 from replica.kernels.packed_weight import PackedWeight
 from replica.kernels.rope_table import RopeTable
-from replica.model.pages import KVPages, LayerShape
 
 _NO_ROPE = "none"
 """Stands for the kind of a layer that turns nothing; None is the one kind of a model without kinds."""

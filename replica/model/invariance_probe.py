@@ -8,10 +8,10 @@ import torch
 
 from replica.attention.backend import AttentionBackend
 from replica.attention.paged_step import PagedStep
+from replica.attention.pages import KVPages, LayerShape
 from replica.errors import UnsupportedModel
 from replica.kernels.packed_linear import PackedLinear
 from replica.model.paged_probe import layout_of
-from replica.model.pages import KVPages, LayerShape
 from replica.model.probe import Forward, cache_argument, probe_ids
 from replica.model.probe_spans import MAX_PROBE_TOKENS, Span, across_keys, across_rows, witnesses
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.errors import UnsupportedModel
 from replica.model.refusals import refuse_unservable_config
 

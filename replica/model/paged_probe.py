@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from replica.attention.backend import AttentionBackend, BatchLayout
 from replica.attention.paged_step import PagedStep
+from replica.attention.pages import KVPages, LayerShape
 from replica.errors import UnsupportedModel
-from replica.model.pages import KVPages, LayerShape
 from replica.model.probe import Forward, cache_argument, explained, probe_ids, use_paged_attention
 from replica.model.probe_spans import MAX_PROBE_TOKENS, Span, across_keys, across_rows, witnesses
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from replica.engine.config import EngineConfig
+from replica.attention.pages import LayerShape
+from replica.config import EngineConfig
 from replica.errors import PoolTooSmall
-from replica.model.pages import LayerShape
 from replica.node_share import available_memory
 
 

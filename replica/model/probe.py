@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from replica.attention import transformers_bridge
 from replica.attention.backend import LayerOptions
+from replica.attention.pages import LayerShape
 from replica.errors import UnsupportedModel
-from replica.model.pages import LayerShape
 from replica.model.refusals import is_windowed, refuse_unservable_config
 
 _NUM_WITNESSED = 24

@@ -7,9 +7,9 @@ from transformers import PreTrainedModel
 
 from replica.attention.backend import AttentionBackend, BatchLayout
 from replica.attention.paged_step import PagedStep
-from replica.engine.plan import ScheduledRequest, StepPlan
-from replica.model.pages import KVPages
+from replica.attention.pages import KVPages
 from replica.model.probe import cache_argument
+from replica.plan import ScheduledRequest, StepPlan
 
 BlockTableOf = Callable[[str], Sequence[int]]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from replica.engine.plan import ScheduledRequest, StepPlan
-from replica.engine.request import Request
+from replica.plan import ScheduledRequest, StepPlan
+from replica.request import Request
 from replica.sampling.logprobs import logprobs_of
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from replica.engine.request import Request
+from replica.request import Request
 
 _NEVER = float("-inf")
 

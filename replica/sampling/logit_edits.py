@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from replica.engine.request import Request
+from replica.request import Request
 
 _NEVER = float("-inf")
 

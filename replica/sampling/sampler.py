@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 import torch
 
-from replica.engine.request import Request
+from replica.request import Request
 from replica.sampling.grammar_masks import GrammarMasks
 from replica.sampling.logit_edits import LogitEdits
 from replica.sampling.token_filters import keep_min_p, keep_top_k, keep_top_p

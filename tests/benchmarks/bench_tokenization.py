@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from cluster.lab.conversations import load_conversations
-from cluster.local.model_store import resolve_model
+from cluster.models.store import resolve_model
 from cluster.text.chat_encoder import ChatEncoder
 from cluster.text.segment_cache import SegmentCache
 from cluster.text.tokenization import ChatTokenizer

@@ -9,12 +9,12 @@ from typing import Any
 
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.factory import build_engine
-from replica.engine.request import Request
 from replica.engine.scheduler import Scheduler
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.request import Request
+from replica.sampling_params import SamplingParams
 
 _HASHER = BlockHasher(b"benchmark-secret", "benchmark", 16)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.config import ServeConfig
-from cluster.local.child_processes import adopt_orphans, end_all_children
 from cluster.local.ray_runtime import put_into_environment, ray_environment, start_ray, stop_serve
+from cluster.machine.child_processes import adopt_orphans, end_all_children
 
 
 def run(model_dir: str, port: int, kind: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from cluster.local.free_ports import FreePorts
+from cluster.machine.free_ports import FreePorts
 from tests.benchmarks.http_apps import MODEL
 
 _APART = (

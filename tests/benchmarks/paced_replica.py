@@ -9,12 +9,12 @@ from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from cluster.lab.cost_model import CostModel, StepWork
 from cluster.serving.replica_port import ReplicaWithApi
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.engine import Engine
-from replica.engine.plan import StepPlan
 from replica.engine.scheduler import Scheduler
 from replica.metrics import EngineMetrics
 from replica.model.runner import BlockTableOf
+from replica.plan import StepPlan
 from replica.text.vocabulary import TokenizerVocabulary
 
 PACE = CostModel(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.config import ServeConfig
-from cluster.local.child_processes import adopt_orphans, end_all_children
 from cluster.local.embedded_redis import EmbeddedRedis
 from cluster.local.ray_runtime import put_into_environment, ray_environment, start_ray, stop_serve
+from cluster.machine.child_processes import adopt_orphans, end_all_children
 from cluster.serving.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
 
 NUM_REPLICAS = 4

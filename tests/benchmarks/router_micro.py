@@ -19,7 +19,7 @@ from cluster.lab.scenario import Scenario
 from cluster.lab.trace_files import load_trace
 from router.decision import RouteRequest
 from router.decision_maker import DecisionMaker
-from router.following.followed_replicas import KEYS_PER_HOLD
+from router.followed_replicas import KEYS_PER_HOLD
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
 from router.policies.registry import DEFAULT_POLICY, make_policy

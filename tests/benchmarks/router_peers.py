@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cluster.local.model_store import resolve_model
+from cluster.models.store import resolve_model
 from cluster.text.tokenization import ChatTokenizer
 from tests.benchmarks.peer_setup import PeerUnavailable
 from tests.benchmarks.router_ceiling import most_hit_tokens

@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 from cluster.lab.metrics_snapshot import MetricsSnapshot
-from cluster.local.free_ports import FreePorts
+from cluster.machine.free_ports import FreePorts
 from tests.benchmarks.router_cluster import NUM_REPLICAS
 from tests.benchmarks.router_venvs import PACKAGES, router_command
 

@@ -9,10 +9,10 @@ import pytest
 from cache.block_hasher import BlockHasher
 from cluster.lab.conversations import Conversation, Exchange
 from cluster.text.tokenization import ChatTokenizer
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.benchmarks import paced_replica
 from tests.benchmarks.paced_replica import PacedReplica
 from tests.benchmarks.router_ceiling import most_hit_tokens

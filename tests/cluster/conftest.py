@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local.free_ports import FreePorts
-from cluster.local.haproxy_transport import find_haproxy
+from cluster.haproxy.settings import find_haproxy
+from cluster.machine.free_ports import FreePorts
 
 
 @pytest.fixture

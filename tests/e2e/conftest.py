@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.lab.cluster_process import ClusterProcess
-from cluster.local.model_store import resolve_model
+from cluster.models.store import resolve_model
 from tests.e2e import fatal_request
 from tests.e2e.cluster_client import ClusterClient
 from tests.e2e.running_cluster import run_folder, running_cluster

@@ -15,8 +15,8 @@ import yaml
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.config import ServeConfig
-from cluster.local.free_ports import FreePorts
 from cluster.local.ray_runtime import ray_environment
+from cluster.machine.free_ports import FreePorts
 from cluster.serving.app import REPLICA_DEPLOYMENT
 from tests.waiting import wait_until
 

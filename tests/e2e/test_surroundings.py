@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from cluster.lab.cluster_process import ClusterProcess
-from cluster.local.model_store import resolve_model
+from cluster.models.store import resolve_model
 from tests.e2e.running_cluster import READY_SECONDS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from replica.attention.backend import AttentionBackend, LayerOptions
-from replica.attention.choice import BACKENDS
+from replica.model.backend_choice import BACKENDS
 from tests.replica.attention.test_backends import BATCHES, Heads, Place, dense_attention, make_batch
 
 HEADS = {"9 over 3": Heads(9, 3, 64, 64), "8 over 2": Heads(8, 2, 128, 128), "4 over 1": Heads(4, 1, 256, 256)}

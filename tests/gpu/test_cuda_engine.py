@@ -5,10 +5,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from cache.block_hasher import BlockHasher
-from replica.attention.choice import BACKENDS
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
+from replica.model.backend_choice import BACKENDS
 from replica.model.loader import LoadedModel
 from tests.replica.tiny_models import VOCAB_SIZE, byte_tokenizer, greedy, random_prompt, run
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from replica.attention.backend import BatchLayout, LayerOptions
-from replica.attention.choice import BACKENDS
+from replica.model.backend_choice import BACKENDS
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 

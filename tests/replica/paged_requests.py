@@ -6,10 +6,10 @@ import torch
 from transformers import PreTrainedModel
 
 from replica.attention.backend import AttentionBackend, BatchLayout
-from replica.attention.native_backend import NativeAttention
 from replica.attention.paged_step import PagedStep
-from replica.kernels.fast_path import Forward
-from replica.model.pages import KVPages
+from replica.attention.pages import KVPages
+from replica.kernels.native_backend import NativeAttention
+from replica.model.fast_path import Forward
 from replica.model.probe import cache_argument, witness_layers
 
 

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics, genera
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache.block_hasher import BlockHasher
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.factory import build_engine
 from replica.engine.load import engine_load
 from replica.engine.warm_up import warm_up

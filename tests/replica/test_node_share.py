@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.node_share import CgroupLimits, available_memory, replicas_on_node, usable_cpus, with_node_share
 
 MIB = 2**20

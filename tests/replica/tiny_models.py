@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from cache.block_hasher import BlockHasher
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
 from replica.messages import GenerateRequest, TokenChunk
 from replica.model.loader import LoadedModel
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 
 EOS_ID = 256
 VOCAB_SIZE = 260

@@ -10,7 +10,7 @@ from replica.engine.engine import Engine
 from replica.engine.load import engine_load
 from replica.errors import EngineOverloaded
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from router.prefix_router import PrefixRouter
 from tests.replica.tiny_models import tiny_engine
 from tests.router.routers import KEYS, PublishedReplica, request, tokens

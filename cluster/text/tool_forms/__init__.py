@@ -1,1 +1,1 @@
-"""How models write tool calls: each form described as data, and found out from a chat template."""
+"""How models write tool calls: each form described as data."""

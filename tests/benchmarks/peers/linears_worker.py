@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from worker import Generate, serve
 
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.kernels.decoder_structure import read_structure
 from replica.kernels.packed_weight import PackedWeight
 

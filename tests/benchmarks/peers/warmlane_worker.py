@@ -16,11 +16,11 @@ if "without-kernels" in sys.argv:
 from worker import Generate, serve
 
 from cache.block_hasher import BlockHasher
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.factory import build_engine
 from replica.engine.warm_up import warm_up
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 
 
 def load(model: str, threads: int) -> Generate:

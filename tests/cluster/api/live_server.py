@@ -21,8 +21,8 @@ from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
 from cluster.api.tenants import ApiKeys
 from cluster.text.tokenization import ChatTokenizer
+from replica.config import EngineConfig
 from replica.engine.async_engine import AsyncEngine
-from replica.engine.config import EngineConfig
 from replica.engine.factory import build_engine
 from replica.messages import GenerateRequest, TokenChunk
 from replica.model.loader import LoadedModel

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from cluster.serving.relay import RelaySettings, RequestRelay
-from cluster.serving.transports import HandleTransport
+from cluster.serving.transport.transports import HandleTransport
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.cluster.api.conftest import Api
 from tests.cluster.serving.scripted_replicas import ScriptedReplicas, answer, router_over
 

@@ -10,7 +10,7 @@ from cluster.api.chunk_merger import ChunkMerger
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
 from replica.errors import EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, Usage
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.cluster.api.conftest import Api
 from tests.cluster.api.sse import events
 from tests.cluster.openai_schema import check

@@ -16,9 +16,9 @@ import pytest
 from cluster.commands import serve as serve_command
 from cluster.commands.cli import COMMANDS, main
 from cluster.config import ServeConfig
-from cluster.local.free_ports import FreePorts, PortTaken, check_free
 from cluster.local.machine_check import check_gpus, check_memory, count_gpus
-from cluster.local.model_facts import read_model_facts
+from cluster.machine.free_ports import FreePorts, PortTaken, check_free
+from cluster.models.facts import read_model_facts
 
 GIB = 1 << 30
 

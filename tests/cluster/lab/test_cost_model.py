@@ -8,10 +8,10 @@ import pytest
 from cluster.lab.cost_fit import fit_steps, measure_steps
 from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel, StepWork
 from cluster.lab.step_clock import StepClock
-from replica.engine.plan import StepPlan
-from replica.engine.request import Request
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.plan import StepPlan
+from replica.request import Request
+from replica.sampling_params import SamplingParams
 from tests.cluster.lab.workloads import COSTS
 from tests.replica.tiny_models import tiny_engine
 

@@ -14,11 +14,11 @@ from cluster.lab.scenario import lab_hasher
 from cluster.lab.trace import Trace
 from replica.engine.engine import Engine
 from replica.engine.observer import EngineObserver
-from replica.engine.plan import StepPlan
 from replica.engine.scheduler import Scheduler
 from replica.messages import GenerateRequest
 from replica.model.runner import BlockTableOf
-from replica.sampling.sampling_params import SamplingParams
+from replica.plan import StepPlan
+from replica.sampling_params import SamplingParams
 from tests.cluster.lab.workloads import COSTS, sessions
 
 VOCAB = 8

@@ -101,9 +101,9 @@ from pathlib import Path
 import psutil
 from cluster.local.supervisor import ClusterSupervisor
 from cluster.config import ServeConfig
-from cluster.local.free_ports import FreePorts
+from cluster.machine.free_ports import FreePorts
 from cluster.local.host_protocol import HostMessage
-from cluster.local.interrupts import take_interrupts
+from cluster.machine.interrupts import take_interrupts
 
 class Sleeping(ClusterSupervisor):
     def _start_host(self, config, folder):

@@ -22,7 +22,7 @@ replica.errors.PoolTooSmall: one request of max_model_len=8192 tokens needs 512 
 
 ORPHANS = """
 import os, subprocess, sys, time
-from cluster.local.child_processes import adopt_orphans, end_all_children
+from cluster.machine.child_processes import adopt_orphans, end_all_children
 import psutil
 adopt_orphans()
 middle = subprocess.Popen([sys.executable, "-c", '''

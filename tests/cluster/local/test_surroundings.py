@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from cluster.config import ServeConfig
+from cluster.haproxy.settings import haproxy_complaint, most_connections
 from cluster.lab.cluster_process import ClusterProcess
 from cluster.lab.load_client import LoadClient
 from cluster.local import supervisor
-from cluster.local.gguf_conversion import readable_by_umask
-from cluster.local.haproxy_transport import haproxy_complaint, most_connections
 from cluster.local.host import ClusterHost
 from cluster.local.host_environment import host_environment, independent_of_folder
 from cluster.local.host_protocol import HostOrders
+from cluster.models.gguf_conversion import readable_by_umask
 
 DEAD_PROXY = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ IGNORED = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from cluster.local.interrupts import take_interrupts
+from cluster.machine.interrupts import take_interrupts
 take_interrupts()
 try:
     print("ready", flush=True)
@@ -191,7 +191,7 @@ def test_haproxy_is_told_of_no_more_connections_than_it_may_open(open_files: int
 )
 def test_few_connections_are_told(monkeypatch: pytest.MonkeyPatch, connections: int, said: list[str]) -> None:
     """Where the limit of open files cannot be raised, idle clients can keep all others out."""
-    monkeypatch.setattr("cluster.local.haproxy_transport.most_connections", lambda: connections)
+    monkeypatch.setattr("cluster.haproxy.settings.most_connections", lambda: connections)
     messages = [message.text for message in supervisor._few_connections()]
     assert [text.partition(" at once")[0] for text in messages] == said
 
@@ -222,7 +222,7 @@ def test_as_many_files_may_be_open_as_the_user_may_have(hard: int) -> None:
 
 INTERRUPTED_WHILE_DELETING = """
 import os, signal, time
-from cluster.local.interrupts import take_interrupts
+from cluster.machine.interrupts import take_interrupts
 
 class Deleted:
     def __del__(self):

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from ray.exceptions import RayActorError
 
 from cache.block_hasher import BlockHasher
-from cluster.serving.serve_call import cause_of
+from cluster.serving.transport.serve_call import cause_of
 from replica.channel.server import ChannelServer
 from replica.messages import ChannelAddress, FinishReason, GenerateRequest, TokenChunk, Usage
 from router.prefix_router import PrefixRouter

@@ -21,7 +21,7 @@ from cluster.text.tokenization import ChatTokenizer
 from replica.engine.async_engine import AsyncEngine
 from replica.engine.cache_inspection import cache_overlaps
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from router.prefix_router import PrefixRouter
 from tests.cluster.openai_schema import check
 from tests.cluster.serving.scripted_replicas import ScriptedReplicas, router_over

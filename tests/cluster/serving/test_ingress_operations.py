@@ -15,15 +15,15 @@ from cluster.api.errors import bad_request
 from cluster.api.failures import EngineFailure
 from cluster.api.generation_api import GenerationApi, ServedModel
 from cluster.api.http_app import build_http_app
+from cluster.api.ingress_metrics import IngressMetrics
 from cluster.api.limits import ApiLimits
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
 from cluster.serving.cluster_scrape import ClusterScrape
-from cluster.serving.ingress_metrics import IngressMetrics
 from cluster.serving.operations_api import OperationsApi
 from cluster.serving.readiness import Readiness
 from cluster.serving.relay import RelaySettings, RequestRelay
-from cluster.serving.transports import HandleTransport
+from cluster.serving.transport.transports import HandleTransport
 from cluster.text.tokenization import ChatTokenizer
 from replica.errors import EngineOverloaded, RequestRefused
 from router.prefix_router import PrefixRouter

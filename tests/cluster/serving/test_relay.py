@@ -10,12 +10,12 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
-from cluster.serving.channels.pool import ChannelPool, PoolListeners
 from cluster.serving.relay import RelayedCall, RelaySettings, RequestRelay
-from cluster.serving.transports import HandleTransport, SideChannelTransport
+from cluster.serving.transport.channel_pool import ChannelPool, PoolListeners
+from cluster.serving.transport.transports import HandleTransport, SideChannelTransport
 from replica.errors import EngineDead, EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from router.prefix_router import PrefixRouter
 from tests.cluster.serving.scripted_replicas import HANG, SECRET, Script, ScriptedReplicas, answer, items, router_over
 from tests.waiting import BOUND_SECONDS, eventually, let_time_pass

@@ -18,7 +18,7 @@ from cluster.serving.app import cluster_spec
 from cluster.text.sampling_defaults import SamplingDefaults, read_sampling_defaults
 from cluster.text.tokenization import ChatTokenizer
 from replica.model.loader import _eos_token_ids
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.cluster.scripted_engine import ScriptedEngine
 from tests.cluster.text.small_tokenizer import write_small_tokenizer
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from replica.attention.backend import AttentionBackend, BatchLayout, LayerOptions
-from replica.attention.choice import BACKENDS
+from replica.model.backend_choice import BACKENDS
 
 # (tokens in the pages already, new tokens): fresh prefills, continued chunks and decodes, short and long, mixed.
 BATCHES = {

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from replica.attention.backend import LayerOptions
-from replica.attention.choice import BACKENDS, backend_candidates
 from replica.attention.cuda_backend import CudaAttention, causal_window
+from replica.model.backend_choice import BACKENDS, backend_candidates
 
 CUDA = [backend for backend in BACKENDS.values() if issubclass(backend, CudaAttention)]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from replica.attention.backend import BatchLayout, LayerOptions
-from replica.attention.native_backend import NativeAttention
 from replica.attention.torch_backend import TorchAttention
+from replica.kernels.native_backend import NativeAttention
 from replica.kernels.native_library import native_unavailable_because
 
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from replica.channel.handshake import IngressHandshake
 from replica.channel.replica_channel import ChannelBounds
 from replica.channel.server import ChannelServer
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, Usage
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.waiting import BOUND_SECONDS
 
 SECRET = b"0123456789abcdef"

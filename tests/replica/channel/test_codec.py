@@ -15,7 +15,7 @@ from replica.channel import codec
 from replica.channel.frames import BadFrame, FrameReader
 from replica.errors import EngineDead, EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs, Usage
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 
 
 def payload_of(frame: bytes) -> bytes:

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from cache.block_hasher import BlockHasher, ExtraKeys
-from replica.engine.config import EngineConfig
+from replica.attention.pages import KVPages, LayerShape
+from replica.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
 from replica.engine.measured_speed import MeasuredSpeed
 from replica.errors import EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
-from replica.model.pages import KVPages, LayerShape
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.replica.tiny_models import (
     BLOCK_SIZE,
     VOCAB_SIZE,

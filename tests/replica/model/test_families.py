@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 import torch
 
-from replica.attention.choice import BACKENDS
-from replica.model.pages import LayerShape
+from replica.attention.pages import LayerShape
+from replica.model.backend_choice import BACKENDS
 from replica.model.probe import witness_layers
 from tests.replica.tiny_models import (
     BLOCK_SIZE,

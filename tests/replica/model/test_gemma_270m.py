@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from cache.block_hasher import BlockHasher
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
 from replica.kernels.native_library import kernel_constants, native_unavailable_because

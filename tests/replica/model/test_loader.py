@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from cache.block_hasher import BlockHasher
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.engine.factory import build_engine
 from replica.model.loader import load_model
 from tests.replica.tiny_models import (

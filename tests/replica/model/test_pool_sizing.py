@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from replica.engine.config import EngineConfig
+from replica.attention.pages import LayerShape
+from replica.config import EngineConfig
 from replica.errors import PoolTooSmall
 from replica.model import pool_sizing
-from replica.model.pages import LayerShape
 from replica.node_share import CgroupLimits, available_memory
 
 SHAPES = [LayerShape(3, 64, 64)] * 30  # SmolLM2-135M

@@ -8,7 +8,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from replica.attention import transformers_bridge
-from replica.engine.config import EngineConfig
+from replica.config import EngineConfig
 from replica.errors import UnsupportedModel
 from replica.model.loader import load_model
 from replica.model.refusals import refuse_unservable_config

@@ -10,7 +10,7 @@ from replica.engine.engine import Engine
 from replica.errors import RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from replica.sampling.logprobs import LEAST_LOGPROB, logprobs_of
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.replica.tiny_models import VOCAB_SIZE, generate, greedy, random_prompt, reference_model, run, tiny_engine
 
 

@@ -12,7 +12,7 @@ from replica.engine.engine import Engine
 from replica.errors import RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from replica.sampling.grammar_compiler import GrammarCompiler
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from replica.text.text_stream import TextStream
 from tests.replica.tiny_models import EOS_ID, byte_tokenizer, greedy, random_prompt, run, tiny_engine
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from replica.engine.request import Request
 from replica.messages import GenerateRequest
+from replica.request import Request
 from replica.sampling.logit_edits import LogitEdits
 from replica.sampling.sampler import Sampler
-from replica.sampling.sampling_params import SamplingParams
 from replica.sampling.token_filters import keep_min_p, keep_top_p
+from replica.sampling_params import SamplingParams
 
 LOGITS = torch.tensor([2.0, -1.0, 0.5, 3.0, 0.0, -2.0])
 PROMPT = [0, 1]

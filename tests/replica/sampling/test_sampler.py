@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from replica.engine.request import Request
 from replica.messages import GenerateRequest
+from replica.request import Request
 from replica.sampling.sampler import Sampler
-from replica.sampling.sampling_params import SamplingParams
 from replica.sampling.token_filters import keep_top_k
+from replica.sampling_params import SamplingParams
 
 PROBABILITIES = torch.tensor([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
 LOGITS = PROBABILITIES.log() + 3.0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
-from cluster.local.default_model import DEFAULT_MODEL
+from cluster.models.default_model import DEFAULT_MODEL
 from replica.cache_folders import cache_root
 from replica.text.detokenizer import Detokenizer
 from replica.text.text_stream import TextStream

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica.messages import FinishReason, GenerateRequest
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from replica.text.text_stream import StopChecker, TextStream
 from tests.replica.tiny_models import byte_tokenizer, random_prompt, tiny_engine
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cache.key_set import ALL_RANGES, range_digests
 from cache.wire.records import ReplicaRegistration
-from router.following.followed_replicas import KEYS_PER_HOLD
+from router.followed_replicas import KEYS_PER_HOLD
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
 from router.router_state import RouterState

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.local.free_ports import FreePorts
-from cluster.local.haproxy_configuration import amend_listeners
-from cluster.local.haproxy_transport import check_rules, haproxy_environment, main
+from cluster.haproxy.configuration import amend_listeners
+from cluster.haproxy.settings import check_rules, haproxy_environment, main
 from cluster.local.ray_runtime import put_into_environment
+from cluster.machine.free_ports import FreePorts
 from cluster.serving.app import build_app
-from tests.cluster.local.launched_haproxy import HOST, LaunchedHaproxy, listening
+from tests.cluster.haproxy.launched_haproxy import HOST, LaunchedHaproxy, listening
 
 CONFIGURATION = """global
     stats socket {folder}/a mode 666 level admin expose-fd listeners
@@ -41,7 +41,9 @@ listen stats
 
 @pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("::1", "[::1]")])
 def test_only_the_api_may_listen_beyond_loopback(host: str, address: str) -> None:
-    amended = amend_listeners(CONFIGURATION.format(folder="/x", metrics=1, stats=2, port=3, server=4, host="127.0.0.1"), host)
+    amended = amend_listeners(
+        CONFIGURATION.format(folder="/x", metrics=1, stats=2, port=3, server=4, host="127.0.0.1"), host
+    )
     assert "bind 127.0.0.1:1\n" in amended
     assert "bind 127.0.0.1:2\n" in amended
     assert f"bind {address}:3\n" in amended

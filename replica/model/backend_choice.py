@@ -7,9 +7,9 @@ import torch
 
 from replica.attention.backend import AttentionBackend
 from replica.attention.flash_attn_backend import FlashAttention, FlashAttention3
-from replica.attention.native_backend import NativeAttention
 from replica.attention.torch_backend import TorchAttention
 from replica.attention.varlen_backend import VarlenAttention
+from replica.kernels.native_backend import NativeAttention
 
 logger = logging.getLogger(__name__)
 

@@ -6,16 +6,16 @@ import torch
 from transformers import PreTrainedModel
 
 from replica.attention.backend import AttentionBackend
-from replica.attention.native_backend import NativeAttention
 from replica.attention.paged_step import PagedStep
+from replica.attention.pages import KVPages, LayerShape
 from replica.errors import UnsupportedModel
 from replica.kernels.decoder_structure import NotFusable, read_structure
 from replica.kernels.fused_decoder import FusedDecoder
+from replica.kernels.native_backend import NativeAttention
 from replica.kernels.packed_linear import with_packed_linears
 from replica.model.forward_pass import NAMES, ForwardPass
 from replica.model.invariance_probe import verify_invariant
 from replica.model.paged_probe import PagedProbe, layout_of
-from replica.model.pages import KVPages, LayerShape
 from replica.model.probe import Forward, cache_argument, layer_options, probe_ids
 from replica.model.probe_spans import MAX_PROBE_TOKENS, across_keys, witnesses
 from replica.model.token_by_token import TokenByToken

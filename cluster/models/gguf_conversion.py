@@ -1,5 +1,5 @@
 """Turns a GGUF file into a model folder that loads in seconds. Run as a process of its own, so that torch and the
-dequantised weights leave no trace in the caller: `python -m cluster.local.gguf_conversion FILE FOLDER`."""
+dequantised weights leave no trace in the caller: `python -m cluster.models.gguf_conversion FILE FOLDER`."""
 
 import os
 import sys

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from cluster.api.engine_call import ReplicaLost
-from cluster.serving.channels.inbox import Inbox
+from cluster.serving.transport.inbox import Inbox
 from replica.channel import codec
 from replica.channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed, watch_peer
 from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, IngressHandshake

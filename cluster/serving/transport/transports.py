@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from cluster.serving.channels.ingress_channel import lost
-from cluster.serving.channels.pool import ChannelPool, PoolListeners
-from cluster.serving.ingress_metrics import IngressMetrics
-from cluster.serving.serve_call import serve_call
+from cluster.api.ingress_metrics import IngressMetrics
+from cluster.serving.transport.channel_pool import ChannelPool, PoolListeners
+from cluster.serving.transport.ingress_channel import lost
+from cluster.serving.transport.serve_call import serve_call
 from replica.messages import GenerateRequest, TokenChunk
 from router.prefix_router import PrefixRouter
 from router.running_set import RUNNING_SET

@@ -11,16 +11,16 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost
-from cluster.serving.channels import pool as channel_pool
-from cluster.serving.channels.ingress_channel import ChannelLost, IngressChannel
-from cluster.serving.channels.pool import ChannelPool, PoolListeners, PoolSettings
 from cluster.serving.relay import RelaySettings, RequestRelay
-from cluster.serving.transports import HandleTransport, SideChannelTransport
+from cluster.serving.transport import channel_pool as channel_pool
+from cluster.serving.transport.channel_pool import ChannelPool, PoolListeners, PoolSettings
+from cluster.serving.transport.ingress_channel import ChannelLost, IngressChannel
+from cluster.serving.transport.transports import HandleTransport, SideChannelTransport
 from replica.channel import codec
 from replica.channel.frames import FrameReader, framed
 from replica.channel.handshake import ReplicaHandshake
 from replica.messages import ChannelAddress, FinishReason, GenerateRequest, TokenChunk
-from replica.sampling.sampling_params import SamplingParams
+from replica.sampling_params import SamplingParams
 from tests.cluster.serving.scripted_replicas import (
     HANG,
     SECRET,

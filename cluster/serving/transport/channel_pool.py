@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.serving.channels.ingress_channel import IngressChannel
-from cluster.serving.serve_call import answer_of, cause_of, is_replica_gone, serve_call
+from cluster.serving.transport.ingress_channel import IngressChannel
+from cluster.serving.transport.serve_call import answer_of, cause_of, is_replica_gone, serve_call
 from replica.channel.handshake import IngressHandshake
 from replica.messages import ChannelAddress
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from cache.kv_cache_manager import PageCopy
-from replica.engine.request import Request
+from replica.request import Request
 
 
 @dataclass(frozen=True, slots=True)

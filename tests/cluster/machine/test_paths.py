@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local.paths import new_run_folder, remove_old_run_folders
+from cluster.machine.paths import new_run_folder, remove_old_run_folders
 
 LONGEST_SOCKET = "/h/" + "0" * 56 + "/a"
 """Where Ray makes HAProxy put its admin socket; HAProxy takes paths of up to 97 characters."""

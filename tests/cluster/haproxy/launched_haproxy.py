@@ -12,8 +12,8 @@ from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig,
 from ray.serve.config import HTTPOptions
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
-from cluster.local.free_ports import FreePorts
-from cluster.local.haproxy_transport import haproxy_environment
+from cluster.haproxy.settings import haproxy_environment
+from cluster.machine.free_ports import FreePorts
 from tests.waiting import wait_until
 
 HOST = "127.0.0.2"

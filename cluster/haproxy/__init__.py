@@ -1,0 +1,1 @@
+"""HAProxy in front of Ray Serve: its settings, its configuration, and who launches it."""

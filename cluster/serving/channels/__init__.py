@@ -1,1 +1,0 @@
-"""The ingress's end of the side channels."""

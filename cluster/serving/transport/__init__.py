@@ -1,0 +1,1 @@
+"""How a request reaches its replica and the answer comes back: calls over Serve handles, and side channels."""
