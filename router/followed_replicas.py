@@ -50,14 +50,14 @@ class FollowedReplicas:
             old = replica.slot
             inherits = replica.registration in (None, registration)
             if inherits:
-                self._mirror.name_heir(old, slot)
+                self._mirror.predictions.name_heir(old, slot)
         for generation in (0, 1) if inherits else ():
             self._bequeath(old, generation)
         with self._lock:
             # Between the holds it may have failed, been emptied or been forgotten: then `old` is no slot any more.
             gone = self._replicas.get(registration.replica_id) is not replica or replica.slot != old
             if gone or now < replica.failed_until:
-                self._mirror.disown(old)
+                self._mirror.predictions.disown(old)
                 self._mirror.drop(slot)
                 return False
             self._mirror.enliven(slot)
@@ -67,10 +67,10 @@ class FollowedReplicas:
 
     def _bequeath(self, slot: int, generation: int) -> None:
         with self._lock:
-            keys = self._mirror.predicted_keys(generation)
+            keys = self._mirror.predictions.keys(generation)
         for start in range(0, len(keys), KEYS_PER_HOLD):
             with self._lock:
-                self._mirror.inherit(slot, keys[start : start + KEYS_PER_HOLD])
+                self._mirror.predictions.inherit(slot, keys[start : start + KEYS_PER_HOLD])
 
     def believes(self, replica_id: str, now: float) -> bool:
         """Whether `adopt` would take this replica now."""
@@ -180,7 +180,7 @@ class FollowedReplicas:
     def set_predicted_seconds(self, seconds: float) -> None:
         """How long a prediction lives from now on."""
         with self._lock:
-            self._mirror.predicted_seconds = seconds
+            self._mirror.predictions.seconds = seconds
 
     @property
     def num_blocks(self) -> int:

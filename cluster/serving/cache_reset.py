@@ -9,8 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from cluster.api.http_app import Handler
-from cluster.serving.policy_control import Broadcast
-from cluster.serving.transport.serve_call import answer_of, serve_call
+from cluster.serving.siblings import Broadcast, ask_replica
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +42,8 @@ class CacheReset:
 
     async def _reset_replica(self, replica_id: str) -> int | None:
         """How many blocks the replica forgot; None where it could not be reached."""
-        response = None
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                response = serve_call(self._reset, route_to=replica_id)
-                return int(await answer_of(response))
+            return int(await ask_replica(self._reset, replica_id, timeout_seconds=TIMEOUT_SECONDS))
         except Exception as error:
             logger.warning("could not reset the cache of replica %s: %r", replica_id, error)
-            if response is not None:
-                response.cancel()
             return None

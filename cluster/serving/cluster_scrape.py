@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from cluster.serving.metrics_merge import JoinedPages, process_of
-from cluster.serving.transport.serve_call import answer_of, serve_call
+from cluster.serving.siblings import ask_replica
 
 logger = logging.getLogger(__name__)
 
@@ -77,16 +77,11 @@ class ClusterScrape:
         return JoinedPages(pages, failed)
 
     async def _read_replica(self, replica_id: str) -> str | None:
-        response = None
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                response = serve_call(self._metrics_text, route_to=replica_id)
-                page = await answer_of(response)
+            page: str = await ask_replica(self._metrics_text, replica_id, timeout_seconds=self._timeout_seconds)
             process = process_of(page)
         except Exception as error:
             logger.warning("could not read the metrics of replica %s: %r", replica_id, error)
-            if response is not None:
-                response.cancel()
             return None
         if process is not None:
             self._process_of_replica[replica_id] = process

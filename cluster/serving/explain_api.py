@@ -20,7 +20,7 @@ from cluster.api.request_body import read_json_object
 from cluster.api.request_context import explain_context
 from cluster.serving.prompt_segments import prompt_segments
 from cluster.serving.relay import route_request
-from cluster.serving.transport.serve_call import answer_of, serve_call
+from cluster.serving.siblings import ask_replica
 from replica.messages import GenerateRequest
 from router.decision import Decision
 from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest
@@ -101,15 +101,12 @@ class ExplainApi:
         self, replica_id: str, prompts: Sequence[list[int]], extra_keys: ExtraKeys
     ) -> list[PrefixOverlap] | None:
         """One replica about all prompts; None where it did not answer."""
-        response = None
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                response = serve_call(self._overlaps, prompts, extra_keys, route_to=replica_id)
-                found: list[PrefixOverlap] = await answer_of(response)
+            found: list[PrefixOverlap] = await ask_replica(
+                self._overlaps, replica_id, prompts, extra_keys, timeout_seconds=self._timeout_seconds
+            )
         except Exception as error:
             logger.warning("replica %s did not say what it holds: %r", replica_id, error)
-            if response is not None:
-                response.cancel()
             return None
         return found
 

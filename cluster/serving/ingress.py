@@ -27,10 +27,10 @@ from cluster.serving.operations_api import OperationsApi
 from cluster.serving.policy_control import PolicyApi, PolicyControl
 from cluster.serving.readiness import Readiness
 from cluster.serving.relay import RelaySettings, RequestRelay
+from cluster.serving.siblings import Siblings, running_replicas
 from cluster.serving.transport.transports import make_transport
 from cluster.text.tokenization import ChatTokenizer
 from router.prefix_router import PrefixRouter
-from router.running_set import RUNNING_SET
 
 
 @serve.ingress()
@@ -59,9 +59,9 @@ class Ingress:
         readiness = Readiness(self._router, replica_handle, running_replicas)
         transport = make_transport(spec.transport, replica_handle, spec.secret, self._router, metrics)
         relay = RequestRelay(self._router, transport, RelaySettings(), readiness.on_answer)
-        self._scrape = ClusterScrape(registry, process, replica_handle, running_replicas, self._sibling_pages)
-        self._siblings: Any = None
-        self._policy = PolicyControl(self._router, process, self._ask_siblings)
+        siblings = Siblings()
+        self._scrape = ClusterScrape(registry, process, replica_handle, running_replicas, siblings.pages)
+        self._policy = PolicyControl(self._router, process, siblings.ask)
 
         model = ServedModel(
             name=spec.served_model_name,
@@ -75,7 +75,7 @@ class Ingress:
         generation = GenerationApi(model, reader, relay.open, limits, metrics.count_failure)
         operations = OperationsApi(self._router, self._scrape, readiness)
         explain = ExplainApi(self._router, generation, replica_handle, spec.block_size, limits)
-        reset = CacheReset(replica_handle, running_replicas, self._ask_siblings)
+        reset = CacheReset(replica_handle, running_replicas, siblings.ask)
         self._drain = Drain()
         # Ray Serve echoes X-Request-Id itself; twice would be two headers.
         self._app = build_http_app(
@@ -130,17 +130,6 @@ class Ingress:
         """All replicas have emptied their caches (see `CacheReset`)."""
         self._router.forget_cached()
 
-    async def _sibling_pages(self, timeout_seconds: float) -> list[Any]:
-        return await self._ask_siblings("local_metrics", (), timeout_seconds)
-
-    async def _ask_siblings(self, method: str, arguments: tuple[Any, ...], timeout_seconds: float) -> list[Any]:
-        """What all ingresses answer, this one included; an exception stands for one that did not."""
-        if self._siblings is None:
-            context = serve.get_replica_context()
-            self._siblings = serve.get_deployment_handle(context.deployment, context.app_name)
-        response = self._siblings.broadcast(method, *arguments)
-        return await response.results_async(timeout_s=timeout_seconds, return_exceptions=True)
-
     def _observe_tokenizing(self, seconds: float) -> None:
         self._router.metrics.observe_phases(self._router.policy, {"tokenize": seconds})
 
@@ -148,8 +137,3 @@ class Ingress:
         router = getattr(self, "_router", None)
         if router is not None:
             router.stop()
-
-
-def running_replicas() -> frozenset[str]:
-    """Replicas that Ray runs now; the adapter in this process writes it."""
-    return RUNNING_SET.replicas

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -13,13 +13,12 @@ from cluster.api.errors import bad_request
 from cluster.api.http_app import Handler
 from cluster.api.limits import ApiLimits
 from cluster.api.request_body import read_json_object
+from cluster.serving.siblings import Broadcast
 from router.prefix_router import PrefixRouter
 
 logger = logging.getLogger(__name__)
 
 BROADCAST_SECONDS = 5.0
-Broadcast = Callable[[str, tuple[Any, ...], float], Awaitable[list[Any]]]
-"""(method of the ingress, its arguments, timeout in seconds) -> what each ingress answered, an exception among them."""
 
 
 class PolicyControl:

@@ -1,13 +1,12 @@
 """Whether this ingress can serve, proven and not assumed (C38, 55)."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from cluster.serving.transport.serve_call import answer_of, serve_call
+from cluster.serving.siblings import ask_replica
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +56,9 @@ class Readiness:
 
     async def _ask_one(self, replicas: list[str]) -> None:
         replica_id = replicas[next(self._turn) % len(replicas)]
-        response = serve_call(self._describe, route_to=replica_id)
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                await answer_of(response)
+            await ask_replica(self._describe, replica_id, timeout_seconds=self._timeout_seconds)
         except Exception as error:
-            response.cancel()
             logger.warning("replica %s does not answer: %r", replica_id, error)
             raise NotReady(f"replica {replica_id} does not answer") from error
         self.on_answer()

@@ -6,6 +6,7 @@ from itertools import islice
 
 from cache.block_hasher import BlockKey
 from cache.key_set import NUM_RANGES, folded
+from router.index.predictions import Predictions
 from router.index.sweep import Masks, MirrorSweep, clear
 
 SWEEP_KEYS = 256
@@ -40,12 +41,10 @@ class IndexMirror:
     """Block key -> bitmask of slots. A slot is one incarnation of one replica, or one attempt to load it.
 
     Three things are tracked: `_holders` (what replicas published, in many tables: no step of a walk over all keys is
-    longer than one table), `_predicted` (what was just sent somewhere and is not published yet:
-    C12, 50) and `_live` (slots that count). A dead slot leaves `_live` at once; its bits are swept later, in small
-    steps, and only then is its number used again. Predicted keys live in two generations: both are read, only the
-    younger is written, and turning them drops the older one; so a prediction lives between half of `predicted_seconds`
-    and the whole. Bounded by `max_blocks` and `max_predicted`. A full mirror drops the keys that were neither stored
-    nor routed by for longest: each table is in that order, and the fuller ones give in turn. Not thread-safe.
+    longer than one table), `predictions` (what is not published yet) and `_live` (slots that count). A dead slot leaves
+    `_live` at once; its bits are swept later, in small steps, and only then is its number used again. Bounded by
+    `max_blocks` and `max_predicted`. A full mirror drops the keys that were neither stored nor routed by for longest:
+    each table is in that order, and the fuller ones give in turn. Not thread-safe.
     """
 
     def __init__(
@@ -57,15 +56,11 @@ class IndexMirror:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not predicted_seconds > 0:
             raise ValueError(f"predicted_seconds must be above 0, got {predicted_seconds}")
-        self.predicted_seconds = predicted_seconds
-        self._max_blocks, self._max_predicted = max_blocks, max_predicted
+        self.predictions = Predictions(max_predicted, predicted_seconds)
+        self._max_blocks = max_blocks
         self._holders: list[Masks] = [{} for _ in range(NUM_TABLES)]
         self._room = max_blocks  # at least so many keys more
         self._evict_at = 0  # the table whose oldest keys go next
-        self._predicted: list[Masks] = [{}, {}]  # younger, older
-        self._heirs: dict[int, int] = {}  # slot -> bit of the slot that is about to replace it
-        self._discarded: list[Masks] = []
-        self._turn_at = 0.0
         self._live = 0
         self._dead = 0
         self._free: list[int] = []
@@ -80,7 +75,7 @@ class IndexMirror:
 
     @property
     def num_predicted(self) -> int:
-        return sum(map(len, self._predicted))
+        return len(self.predictions)
 
     def has_room(self, num_keys: int) -> bool:
         """Whether so many keys more fit, or at least a good part of all that fit."""
@@ -105,29 +100,9 @@ class IndexMirror:
     def drop(self, slot: int) -> None:
         """O(1): the slot's blocks count no more from here on."""
         self._live &= ~(1 << slot)
-        self.disown(slot)
+        self.predictions.disown(slot)
         if self._stats.pop(slot, None) is not None:
             self._dead |= 1 << slot
-
-    def name_heir(self, old: int, new: int) -> None:
-        """From here on predictions for `old` are also made for `new`; the earlier ones are to be inherited."""
-        self._heirs[old] = 1 << new
-
-    def predicted_keys(self, generation: int) -> list[BlockKey]:
-        """Of all slots; generation: 0 (the younger) or 1. Asking for 0, then 1, misses none."""
-        return list(self._predicted[generation])
-
-    def disown(self, old: int) -> None:
-        self._heirs.pop(old, None)
-
-    def inherit(self, old: int, keys: Iterable[BlockKey]) -> None:
-        """What was predicted of these for `old` is predicted for its heir too, if it still has one."""
-        old_bit, new_bit = 1 << old, self._heirs.get(old, 0)
-        for generation in self._predicted:
-            for key in keys:
-                mask = generation.get(key, 0)
-                if mask & old_bit:
-                    generation[key] = mask | new_bit
 
     def store(self, slot: int, keys: Iterable[BlockKey], evict: bool = True) -> None:
         """evict: where there is no room, whether the oldest keys go. What is of unknown age (a snapshot, a repair) must
@@ -159,10 +134,7 @@ class IndexMirror:
 
     def remove(self, slot: int, keys: Iterable[BlockKey]) -> None:
         keys = tuple(keys)
-        bit = 1 << slot
-        for generation in self._predicted:
-            for key in keys:
-                clear(generation, key, bit)
+        self.predictions.clear(keys, 1 << slot)
         num_absent = len(keys) - self.withdraw(slot, keys)
         stats = self._stats[slot]
         stats.num_refused = max(0, stats.num_refused - num_absent)
@@ -183,9 +155,8 @@ class IndexMirror:
 
     def predict(self, slot: int, keys: Sequence[BlockKey], now: float) -> list[BlockKey]:
         """The replica of this slot is about to have these blocks. Returns those that nobody knew there."""
-        self._turn_generations(now)
-        bit, holders, (young, old) = 1 << slot, self._holders, self._predicted
-        bits = bit | self._heirs.get(slot, 0)
+        bit, bits, holders = 1 << slot, self.predictions.bits(slot), self._holders
+        young, old = self.predictions.generations(now)
         if self._room < self._max_blocks // 2:  # before that nothing will be dropped soon
             self._touch(keys)
         unknown = []
@@ -194,8 +165,7 @@ class IndexMirror:
             if not (predicted | old.get(key, 0) | holders[key[0]].get(key, 0)) & bit:
                 unknown.append(key)
             young[key] = predicted | bits
-        if len(young) >= self._max_predicted // 2:
-            self._turn_at = now
+        self.predictions.written(now)
         return unknown
 
     def longest_prefix(self, keys: Sequence[BlockKey], now: float, published: bool = True) -> dict[int, int]:
@@ -203,8 +173,7 @@ class IndexMirror:
 
         published: False looks only at predictions.
         """
-        self._turn_generations(now)
-        young, old = self._predicted
+        young, old = self.predictions.generations(now)
         holders = self._holders if published else _NOTHING
         depths: dict[int, int] = {}
         mask = self._live
@@ -225,21 +194,16 @@ class IndexMirror:
     def sweep(self, max_keys: int = SWEEP_KEYS) -> bool:
         """Clears the bits of dead slots from up to `max_keys` entries; when all are done their numbers are free.
         First as many predictions go that are over: to free a large table is work, too. Whether there is more to do."""
-        while max_keys > 0 and self._discarded:
-            for _ in range(min(max_keys, len(self._discarded[-1]))):
-                self._discarded[-1].popitem()
-                max_keys -= 1
-            if not self._discarded[-1]:
-                self._discarded.pop()
+        max_keys = self.predictions.free(max_keys)
         if not self._sweep.slots:
             if not self._dead:
-                return bool(self._discarded)
-            self._sweep.begin(self._dead, [*self._predicted, *self._holders])
+                return self.predictions.to_free
+            self._sweep.begin(self._dead, [*self.predictions.tables(), *self._holders])
         freed = self._sweep.step(max_keys)
         if freed:
             self._free.extend(slot for slot in range(self._num_slots) if freed >> slot & 1)
             self._dead &= ~freed
-        return bool(self._dead or self._discarded)
+        return bool(self._dead) or self.predictions.to_free
 
     def _touch(self, keys: Iterable[BlockKey]) -> None:
         """These are in use: to the end of their tables' order."""
@@ -268,15 +232,6 @@ class IndexMirror:
                     stats.num_refused += 1
                     stats.sums[key[0] >> 2] ^= number
         return len(oldest)
-
-    def _turn_generations(self, now: float) -> None:
-        if now < self._turn_at:
-            return
-        late = now >= self._turn_at + self.predicted_seconds / 2  # nobody came by for so long: both are over
-        younger, older = self._predicted
-        self._discarded += [younger, older] if late else [older]
-        self._predicted = [{}, {} if late else younger]
-        self._turn_at = now + self.predicted_seconds / 2
 
 
 def _note(depths: dict[int, int], slots: int, depth: int) -> None:

@@ -178,7 +178,7 @@ async def test_one_bad_replica_hides_no_other(answer: Any) -> None:
     page, _ = await scrape_of(replicas).page()
     assert set(samples(page, "warmlane_hit_tokens_total")) == {"ingress-1", "replica-a-1"}
     assert samples(page, "warmlane_scrape_failed") == {"replica-b": 1}
-    assert replicas.calls["b"].cancelled
+    assert replicas.calls["b"].cancelled or isinstance(answer, str)  # one that has answered is over
 
 
 async def test_a_replica_that_falls_silent_fails_under_its_own_name_and_a_dead_one_is_forgotten() -> None:

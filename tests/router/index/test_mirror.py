@@ -34,12 +34,12 @@ def live_slot(mirror: IndexMirror, *numbers: int) -> int:
 def hand_over(mirror: IndexMirror, old: int, new: int) -> None:
     """The predictions, as a resync does it, in slices."""
     for generation in (0, 1):
-        for block in mirror.predicted_keys(generation):
-            mirror.inherit(old, [block])
+        for block in mirror.predictions.keys(generation):
+            mirror.predictions.inherit(old, [block])
 
 
 def succeed(mirror: IndexMirror, old: int, new: int) -> None:
-    mirror.name_heir(old, new)
+    mirror.predictions.name_heir(old, new)
     hand_over(mirror, old, new)
     mirror.enliven(new)
     mirror.drop(old)
@@ -136,7 +136,7 @@ def test_a_resynced_slot_inherits_predictions() -> None:
     mirror.predict(old, keys(1, 2, 3), 0.0)
     new = mirror.add_slot()
     mirror.store(new, keys(1))
-    mirror.name_heir(old, new)
+    mirror.predictions.name_heir(old, new)
     hand_over(mirror, old, new)
     mirror.predict(old, keys(4), 0.0)  # while the snapshot is not in force yet
     assert mirror.longest_prefix(keys(1, 2, 3, 4), 0.0) == {old: 4}
@@ -150,9 +150,9 @@ def test_who_was_named_heir_and_never_counted_leaves_nothing_behind() -> None:
     old = live_slot(mirror, 1)
     mirror.predict(old, keys(2), 0.0)
     new = mirror.add_slot()
-    mirror.name_heir(old, new)
+    mirror.predictions.name_heir(old, new)
     hand_over(mirror, old, new)
-    mirror.disown(old)
+    mirror.predictions.disown(old)
     mirror.drop(new)
     mirror.predict(old, keys(3), 0.0)
     mirror.sweep()
@@ -288,7 +288,7 @@ class CountedHolds:
         self.most = max(self.most, abs(self._size() - self._before))
 
     def _size(self) -> int:
-        return self._mirror.num_blocks + self._mirror.num_predicted + sum(map(len, self._mirror._discarded))
+        return self._mirror.num_blocks + self._mirror.num_predicted + sum(map(len, self._mirror.predictions._dropped))
 
 
 def test_the_lock_is_held_shortly_whatever_comes_and_goes() -> None:
@@ -308,5 +308,5 @@ def test_the_lock_is_held_shortly_whatever_comes_and_goes() -> None:
     state.views([], [], 16, 100.0, Rung.FRESH)  # all predictions are over
     for _ in range(20):
         state.sweep()
-    assert mirror.num_blocks == mirror.num_predicted == sum(map(len, mirror._discarded)) == 0
+    assert mirror.num_blocks == mirror.num_predicted == sum(map(len, mirror.predictions._dropped)) == 0
     assert holds.most <= KEYS_PER_HOLD
