@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cluster.api.choice_reader import Delta
-from cluster.api.event_lines import one_line
+from cluster.api.errors import one_line
 from cluster.api.responses import (
     AssistantMessage,
     CalledFunction,

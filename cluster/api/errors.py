@@ -2,14 +2,24 @@
 
 import json
 import math
+import re
 
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from cluster.api.event_lines import one_line
-
+_LINE_BREAKS = re.compile("[\x85\u2028\u2029]")
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+
+
+def one_line(json_text: str) -> str:
+    """Escapes what JSON lets stand and many readers of lines (Python's, httpx's) split at: U+0085, U+2028, U+2029.
+
+    Outside of strings JSON has none of them, so nothing else changes.
+    """
+    if json_text.isascii():
+        return json_text
+    return _LINE_BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", json_text)
 
 
 class ApiError(Exception):

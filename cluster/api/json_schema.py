@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from cluster.api.sampling_fields import invalid
-from replica.sampling.grammar_problem import grammar_problem
+from replica.sampling.grammar_compiler import grammar_problem
 
 
 def without_nulls(schema: dict[str, Any]) -> dict[str, Any]:

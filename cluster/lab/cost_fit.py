@@ -15,7 +15,7 @@ from cluster.lab.scenario import lab_hasher
 from replica.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
-from replica.engine.measured_speed import MeasuredSpeed
+from replica.engine.load import MeasuredSpeed
 from replica.messages import GenerateRequest
 from replica.plan import StepPlan
 from replica.sampling_params import SamplingParams

@@ -16,8 +16,7 @@ from cluster.lab.decode_leap import DecodeLeap, num_quiet_steps
 from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.load_history import LoadHistory
 from cluster.lab.step_clock import StepClock
-from replica.engine.load import engine_load
-from replica.engine.measured_speed import MeasuredSpeed
+from replica.engine.load import MeasuredSpeed, engine_load
 from replica.engine.scheduler import Scheduler
 from replica.plan import StepPlan
 from replica.request import Request

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -18,16 +18,46 @@ from cluster.api.http_app import Handler
 from cluster.api.limits import ApiLimits
 from cluster.api.request_body import read_json_object
 from cluster.api.request_context import explain_context
-from cluster.serving.prompt_segments import prompt_segments
 from cluster.serving.relay import route_request
 from cluster.serving.siblings import ask_replica
 from replica.messages import GenerateRequest
 from router.decision import Decision
 from router.prefix_router import NoReplicas, PrefixRouter, RouteRequest
 
+State = Literal["reusable", "equal", "different"]
 logger = logging.getLogger(__name__)
-
 TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSegment:
+    """Neighbouring tokens of one state, and the blocks that they lie in, wholly or in part.
+
+    reusable: whole blocks that an engine takes from its cache. equal: tokens that lie in the cache, but in a block that
+    is not equal to its end, or that holds the prompt's last token; they are computed. different: all behind them.
+    """
+
+    state: State
+    first_token: int
+    num_tokens: int
+    first_block: int
+    num_blocks: int
+
+
+def prompt_segments(num_tokens: int, block_size: int, overlap: PrefixOverlap) -> list[PromptSegment]:
+    """The whole prompt in at most three runs; states of no token are left out."""
+    ends: tuple[tuple[State, int], ...] = (
+        ("reusable", overlap.num_reusable_tokens),
+        ("equal", overlap.num_equal_tokens),
+        ("different", num_tokens),
+    )
+    runs, first = [], 0
+    for state, end in ends:
+        if end > first:
+            block = first // block_size
+            runs.append(PromptSegment(state, first, end - first, block, (end - 1) // block_size - block + 1))
+            first = end
+    return runs
 
 
 class ExplainApi:

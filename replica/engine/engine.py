@@ -10,7 +10,7 @@ import torch
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from replica.engine.admission import AdmissionChecks
-from replica.engine.measured_speed import MeasuredSpeed
+from replica.engine.load import MeasuredSpeed
 from replica.engine.observer import EngineCounters, EngineObserver
 from replica.engine.output_processor import OutputProcessor, Vocabulary
 from replica.engine.scheduler import Scheduler

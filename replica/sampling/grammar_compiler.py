@@ -1,5 +1,6 @@
 """Grammars that answers must match, compiled once per text and engine."""
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Collection
@@ -8,10 +9,19 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from replica.errors import RequestRefused
-from replica.sampling.grammar_problem import grammar_problem
 from replica.sampling.grammar_vocabulary import grammar_vocabulary
 
+_QUOTED_GRAMMAR = re.compile(r"\n *\d+ \| .*", re.DOTALL)
+_ADVICE = re.compile(r"\.? *Enable '\w+' option.*", re.DOTALL)
+"""For options that no client has."""
+_PLACE = re.compile(r"^at \d+\(\d+\): ")
 _MAX_CACHED = 64
+
+
+def grammar_problem(message: str) -> str:
+    """On one line, without the grammar: clients know their schemas, not what is made of them."""
+    text = _PLACE.sub("", _ADVICE.sub("", _QUOTED_GRAMMAR.sub("", message)))
+    return " ".join(line.strip() for line in text.splitlines() if line.strip(" ^"))[:500]
 
 
 class GrammarCompiler:

@@ -14,7 +14,7 @@ from cache.kv_cache_manager import PrefixOverlap
 from cluster.commands.cli import main
 from cluster.commands.explain import request_body
 from cluster.commands.explanation_table import strip
-from cluster.serving.prompt_segments import PromptSegment, prompt_segments
+from cluster.serving.explain_api import PromptSegment, prompt_segments
 
 EXPLANATION = {
     "replica_id": "r-b", "policy": "expected_finish", "outcome": "warm", "rung": "fresh", "reason": "0.05 s: all there",

@@ -11,7 +11,7 @@ from replica.attention.pages import KVPages, LayerShape
 from replica.config import EngineConfig
 from replica.engine.engine import Engine
 from replica.engine.factory import build_engine
-from replica.engine.measured_speed import MeasuredSpeed
+from replica.engine.load import MeasuredSpeed
 from replica.errors import EngineOverloaded, RequestRefused
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from replica.sampling_params import SamplingParams
