@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -232,9 +232,6 @@ class ServeConfig:
         settings |= _checked_values(variables)
         settings |= _checked_values(SettingSource.command_line(flags or {}))
         return cls(**settings)
-
-    def with_settings(self, **settings: Any) -> "ServeConfig":
-        return replace(self, **_checked_values(SettingSource.command_line(settings)))
 
 
 def _checked_values(source: SettingSource) -> dict[str, Any]:

@@ -75,7 +75,6 @@ class SimulatedReplica:
         self.speed = MeasuredSpeed()
         self.num_steps = 0
         self.num_computed_prefill_tokens = 0
-        self.busy_seconds = 0.0
         self.batches: deque[SentBatch] = deque()
         self.last_seq = 0
         self._config, self._clock, self._rng, self._listener = config, clock, rng, listener
@@ -147,7 +146,6 @@ class SimulatedReplica:
         if plan.scheduled:
             seconds = self._step_ends - self._step_started
             self.speed.observe(plan, seconds)
-            self.busy_seconds += seconds
             self.num_steps += 1
             self.num_computed_prefill_tokens += plan.num_tokens - plan.num_decodes
             sampling = [item.request for item in plan.scheduled if item.samples]
@@ -168,7 +166,6 @@ class SimulatedReplica:
             moment = leap.ends[number]
             self._loads.before_change(moment)
             self.speed.observe_tokens(0, len(leap.requests), leap.seconds[number])
-            self.busy_seconds += leap.seconds[number]
             self.num_steps += 1
             leap.step()
             if leap.num_done == len(leap.ends):

@@ -1,7 +1,9 @@
 """What `serve` found out once and hands to every ingress and replica."""
 
+import time
 from dataclasses import dataclass, field
 
+from cluster.api.generation_api import ServedModel
 from cluster.api.limits import ApiLimits
 from cluster.api.tenants import ApiKeys
 from cluster.text.sampling_defaults import SamplingDefaults
@@ -37,3 +39,13 @@ class ClusterSpec:
     transport: str = "auto"
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     index_blocks: int = 4_000_000
+
+    def served_model(self) -> ServedModel:
+        """As the API of one process shows it, from now on."""
+        return ServedModel(
+            name=self.served_model_name,
+            fingerprint=self.fingerprint,
+            max_model_len=self.max_model_len,
+            created=int(time.time()),
+            sampling_defaults=self.sampling_defaults,
+        )

@@ -1,7 +1,6 @@
 """The HTTP end of the cluster: one Ray Serve replica with the API, the tokenizer and its own router."""
 
 import secrets
-import time
 from random import Random
 from typing import Any
 
@@ -13,7 +12,7 @@ from cache.block_hasher import BlockHasher
 from cache.garbage_collection import settle_garbage_collection
 from cache.wire.records import PolicySetting
 from cluster.api.admission import Drain
-from cluster.api.generation_api import GenerationApi, ServedModel
+from cluster.api.generation_api import GenerationApi
 from cluster.api.http_app import Access, build_http_app
 from cluster.api.ingress_metrics import IngressMetrics
 from cluster.api.model_api import ModelApi
@@ -63,13 +62,7 @@ class Ingress:
         self._scrape = ClusterScrape(registry, process, replica_handle, running_replicas, siblings.pages)
         self._policy = PolicyControl(self._router, process, siblings.ask)
 
-        model = ServedModel(
-            name=spec.served_model_name,
-            fingerprint=spec.fingerprint,
-            max_model_len=spec.max_model_len,
-            created=int(time.time()),
-            sampling_defaults=spec.sampling_defaults,
-        )
+        model = spec.served_model()
         tokenizer = ChatTokenizer(spec.model_dir)
         reader = PromptReader(tokenizer, spec.max_model_len, self._observe_tokenizing)
         generation = GenerationApi(model, reader, relay.open, limits, metrics.count_failure)

@@ -4,7 +4,6 @@ import hmac
 import logging
 import socket
 import threading
-import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -19,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cluster.api.engine_call import RouteSummary
 from cluster.api.errors import SERVER_ERROR, ApiError
-from cluster.api.generation_api import GenerationApi, ServedModel
+from cluster.api.generation_api import GenerationApi
 from cluster.api.http_app import Access, Handler, Report, build_http_app
 from cluster.api.limits import KEEP_ALIVE_SECONDS, ApiLimits
 from cluster.api.model_api import ModelApi
@@ -102,13 +101,7 @@ def build_replica_api(
 
     operations, on_failure, access: see `build_http_app`.
     """
-    model = ServedModel(
-        name=spec.served_model_name,
-        fingerprint=spec.fingerprint,
-        max_model_len=spec.max_model_len,
-        created=int(time.time()),
-        sampling_defaults=spec.sampling_defaults,
-    )
+    model = spec.served_model()
     reader = PromptReader(ChatTokenizer(spec.model_dir), spec.max_model_len, lambda seconds: None)
     generation = GenerationApi(model, reader, lambda request: LocalCall(engine, request), spec.limits, on_failure)
     operations = {**operations, **RenderApi(generation, spec.limits).handlers()}
