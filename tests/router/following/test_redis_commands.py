@@ -1,4 +1,4 @@
-"""What an access list of the server must allow: ARCHITECTURE.md says it, the server says what was used."""
+"""What an access list of the server must allow: cache/wire/README.md says it, the server says what was used."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ OF_THIS_TEST = {"info"}
 
 
 def documented() -> set[str]:
-    text = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
+    text = (Path(__file__).parents[3] / "cache" / "wire" / "README.md").read_text()
     (listed,) = re.findall(r"^Commands: (.*?)\.(?= |\n)", text, re.DOTALL | re.MULTILINE)
     without_options = re.sub(r"\([^)]*\)", "", listed)
     return {name.lower() for name in re.findall(r"\b[A-Z]{3,}\b", without_options)}
