@@ -31,7 +31,7 @@ def test_every_page_that_a_readme_names_is_there() -> None:
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
 
 
-FILE = re.compile(r"`([\w./]+\.py)(?:: [\w., ]+)?`")
+PLACE = re.compile(r"`(\w[\w./]+(?:\.py|/))(?:: [\w., ]+)?`")
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ FILE = re.compile(r"`([\w./]+\.py)(?:: [\w., ]+)?`")
     ["ARCHITECTURE.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("*/**/README.md") if ".venv" not in p.parts)],
 )
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
-    """Whole paths, or, in one line, names beside a file that was named before, or beside the page."""
+    """Whole paths, or, in one line, names in or beside what was named before, or beside the page."""
     for line in (ROOT / page).read_text().splitlines():
         folders = [ROOT, (ROOT / page).parent]
-        for name in FILE.findall(line):
-            found = [folder / name for folder in folders if (folder / name).is_file()]
+        for name in PLACE.findall(line):
+            found = [folder / name for folder in folders if (folder / name).exists()]
             assert found, f"{page}: {name}"
-            folders += [found[0].parent]
+            folders.append(found[0] if name.endswith("/") else found[0].parent)
 
 
 def test_the_codec_of_the_wires_readme_works() -> None:
