@@ -155,7 +155,7 @@ class SimulatedReplica:
                 if request.num_generated_tokens == 1:
                     self._listener.first_token(request, now)
             self._end_requests(sampling, now)
-        self._tell_events(now)
+        self._publish_events(now)
         self._begin_step(now)
 
     def _advance_leap(self, now: float) -> None:
@@ -170,7 +170,7 @@ class SimulatedReplica:
             leap.step()
             if leap.num_done == len(leap.ends):
                 self._end_requests(leap.requests, moment)
-            self._tell_events(moment)
+            self._publish_events(moment)
         if leap.num_done == len(leap.ends):
             self._begin_step(leap.end)
 
@@ -184,7 +184,7 @@ class SimulatedReplica:
     def _next_token(self, request: Request) -> int:
         return self._answers[request.id][request.num_generated_tokens]
 
-    def _tell_events(self, now: float) -> None:
+    def _publish_events(self, now: float) -> None:
         events: list[KVEvent] = self.scheduler.manager.take_events()
         if events:
             self.last_seq += 1

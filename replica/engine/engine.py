@@ -152,7 +152,7 @@ class Engine:
                 chunks += [self._fail(item.request, f"the engine's step failed: {error}") for item in plan.scheduled]
             else:
                 chunks += [self._give_out(*each) for each in sampled]
-        self._tell_events()
+        self._publish_events()
         if not self.has_work:
             self._check_idle()
         return chunks
@@ -167,9 +167,9 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Forgets all cached pages; requests that run keep theirs."""
         self.manager.reset()
-        self._tell_events()
+        self._publish_events()
 
-    def _tell_events(self) -> None:
+    def _publish_events(self) -> None:
         events = self.manager.take_events()
         if events:
             self._notify(self._observer.kv_events, events)
