@@ -102,7 +102,9 @@ def _hashed(paths: Sequence[Path], progress: Progress | None) -> dict[Path, Kept
         if not before:
             return found
         digests = file_digests({path: stamp.size for path, stamp in before.items()}, progress)
-        found |= {path: KeptDigest(stamp, digests[path]) for path, stamp in before.items() if FileStamp.of(path) == stamp}
+        found |= {
+            path: KeptDigest(stamp, digests[path]) for path, stamp in before.items() if FileStamp.of(path) == stamp
+        }
     for path in paths:
         if path not in found:
             raise OSError(f"{path} is being written to: try again when it is whole")
