@@ -48,8 +48,9 @@ def test_every_file_that_a_page_names_is_there(page: str) -> None:
             folders.append(found[0] if name.endswith("/") else found[0].parent)
 
 
-def test_the_codec_of_the_wires_readme_works() -> None:
-    exec(block("cache/wire/README.md", "from cache.wire.records"), {})
+@pytest.mark.parametrize("page", ["cache/README.md", "cache/wire/README.md"])
+def test_the_snippet_runs(page: str) -> None:
+    exec(block(page, "from cache."), {})
 
 
 def test_the_policy_of_the_routers_readme_is_one() -> None:

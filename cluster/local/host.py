@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -32,11 +33,14 @@ from cluster.local.ray_runtime import (
 )
 from cluster.machine.child_processes import adopt_orphans, end_all_children
 from cluster.machine.interrupts import not_while_deleting
+from cluster.serving.app import cluster_spec
 
 MESSAGES_FD_VARIABLE = "CLUSTER_HOST_MESSAGES_FD"
 READY_SECONDS = 120.0
 PATIENCE_SECONDS = 20.0
 """So long an HAProxy that ended while starting may be started again by Ray, and succeed."""
+UNSEEN_SECONDS = 1.0
+"""So long the weights may be hashed before it is a step of its own."""
 STOP_SIGNAL = signal.SIGINT
 """Ray's C++ code takes SIGTERM for itself and ends the process where it stands."""
 
@@ -74,12 +78,22 @@ class ClusterHost:
         self._say(HostMessage("progress", "Starting Ray"))
         put_into_environment(ray_environment(self._config, self._folder))
         start_ray(self._config, self._folder)
-        for done, total in start_serve(self._config, self._model_dir):
+        spec = cluster_spec(self._config, self._model_dir, self._hashing())
+        for done, total in start_serve(self._config, spec):
             self._say(HostMessage("progress", "Loading the model into the replicas", done, total))
         self._say(HostMessage("progress", "Waiting for the API"))
         self._wait_ready()
         transport = "HAProxy" if behind_haproxy() else "Ray's Python proxy"
         self._say(HostMessage("ready", transport, forward_passes=forward_passes()))
+
+    def _hashing(self) -> Callable[[int, int], None]:
+        start = time.monotonic()
+
+        def say(done: int, total: int) -> None:
+            if time.monotonic() - start > UNSEEN_SECONDS:
+                self._say(HostMessage("progress", "Hashing the model's weights", done, total, unit="bytes"))
+
+        return say
 
     def _wait_ready(self) -> None:
         url = f"{self._config.local_url}/health/ready"

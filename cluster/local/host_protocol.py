@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class HostMessage:
-    """kind "progress": `text` names what is going on, done of total things (0 of 0: not countable).
+    """kind "progress": `text` names what is going on, done of total units (0 of 0: not countable).
 
     kind "ready": `text` names the transport, `forward_passes` what the replicas compute with, each once.
     kind "failed": `text` is one sentence for the user.
@@ -18,6 +18,7 @@ class HostMessage:
     done: int = 0
     total: int = 0
     forward_passes: tuple[str, ...] = ()
+    unit: Literal["replicas", "bytes"] = "replicas"
 
     def to_line(self) -> str:
         return json.dumps(asdict(self)) + "\n"

@@ -19,6 +19,7 @@ from cluster.haproxy.settings import (
 from cluster.local.machine_check import check_gpus
 from cluster.machine.free_ports import FreePorts
 from cluster.serving.app import CPU_SHARE
+from cluster.serving.cluster_spec import ClusterSpec
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def start_ray(config: ServeConfig, folder: Path) -> None:
     check_gpus(config, int(ray.cluster_resources().get("GPU", 0)))
 
 
-def start_serve(config: ServeConfig, model_dir: Path) -> Iterator[tuple[int, int]]:
+def start_serve(config: ServeConfig, spec: ClusterSpec) -> Iterator[tuple[int, int]]:
     """Deploys the application and yields (replicas that run, replicas wanted) until all do.
 
     Raises RuntimeError with the cause when it cannot be deployed.
@@ -81,9 +82,9 @@ def start_serve(config: ServeConfig, model_dir: Path) -> Iterator[tuple[int, int
     from ray import serve
     from ray.serve.schema import ApplicationStatus
 
-    from cluster.serving.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
+    from cluster.serving.app import APP_NAME, REPLICA_DEPLOYMENT, application
 
-    app = application(config, cluster_spec(config, model_dir))
+    app = application(config, spec)
     # HAProxy alone listens on the given host (see `haproxy_launcher`), the ingresses behind it on loopback.
     host = "127.0.0.1" if behind_haproxy() else config.host
     serve.start(

@@ -34,7 +34,7 @@ class StartupReport:
                     stack.close()
                     current = message.text
                     step = stack.enter_context(
-                        self._steps.step(current, message.total, "replicas" if message.total else "")
+                        self._steps.step(current, message.total, message.unit if message.total else "")
                     )
                 if step is not None and message.total:
                     step.update(message.done, message.total)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cache.fingerprint import model_fingerprint
+from cache.fingerprint_digests import Progress
+from cache.fingerprint_record import record_places
 from cluster.api.tenants import read_api_keys
 from cluster.config import ServeConfig
 from cluster.haproxy.settings import check_rules
@@ -14,7 +16,7 @@ from cluster.models.facts import read_model_facts
 from cluster.serving.cluster_secret import cluster_secret
 from cluster.serving.cluster_spec import ClusterSpec
 from cluster.text.sampling_defaults import SamplingDefaults, read_sampling_defaults
-from replica.cache_folders import cache_root
+from replica.cache_folders import cache_folders, cache_root, usable
 
 APP_NAME = "warmlane"
 REPLICA_DEPLOYMENT = "Replica"
@@ -45,14 +47,17 @@ def build_app(args: dict[str, Any]) -> Any:
     return application(config, replace(spec, admin_open=spec.admin_open and "host" in args))
 
 
-def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
-    """Reads the model's folder once for the whole cluster. Raises ValueError where it does not fit the settings."""
+def cluster_spec(config: ServeConfig, model_dir: Path, hashing: Progress | None = None) -> ClusterSpec:
+    """Reads the model's folder once for the whole cluster. Raises ValueError where it does not fit the settings.
+
+    hashing: told of the bytes of the weights that are hashed, where their digest is not known yet.
+    """
     facts = read_model_facts(model_dir)
     dtype = facts.resolved_dtype(config.dtype, on_gpu=config.gpus_per_replica > 0)
     return ClusterSpec(
         served_model_name=config.model_name,
         model_dir=str(model_dir),
-        fingerprint=model_fingerprint(model_dir, dtype, dtype),
+        fingerprint=model_fingerprint(model_dir, dtype, dtype, _digest_places(model_dir), hashing),
         secret=bytes.fromhex(config.secret) if config.secret else secrets.token_bytes(32),
         block_size=config.block_size,
         max_model_len=facts.max_model_len(config.max_model_len),
@@ -68,6 +73,12 @@ def cluster_spec(config: ServeConfig, model_dir: Path) -> ClusterSpec:
         sampling_defaults=SamplingDefaults() if config.ignore_generation_config else read_sampling_defaults(model_dir),
         index_blocks=config.index_blocks,
     )
+
+
+def _digest_places(model_dir: Path) -> tuple[Path, ...]:
+    folders = cache_folders()
+    stores = [folder / "models" for folder in folders]
+    return record_places(model_dir, stores, next((folder for folder in folders if usable(folder)), None))
 
 
 def application(config: ServeConfig, spec: ClusterSpec, replica_class: type | None = None) -> Any:

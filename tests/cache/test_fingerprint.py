@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cache.fingerprint import SAMPLE_BYTES, SAMPLES_PER_FILE, model_fingerprint
+from cache.fingerprint import model_fingerprint
+from cache.fingerprint_digests import PART_BYTES
 
-LARGE = SAMPLE_BYTES * SAMPLES_PER_FILE * 3
+LARGE = 2 * PART_BYTES + 256 * 1024
 
 
 def write_safetensors(path: Path, body: bytes, name: str = "w") -> None:
@@ -41,14 +42,23 @@ def test_equal_at_another_path_and_in_another_process(model: Path, tmp_path: Pat
     assert len(of(model)) == 32
 
 
-@pytest.mark.parametrize("position", [0, SAMPLE_BYTES - 1, LARGE - SAMPLE_BYTES, LARGE - 1])
-def test_c44_a_changed_weight_in_a_sampled_area_changes_it(model: Path, position: int) -> None:
+@pytest.mark.parametrize("position", [0, 1_000_003, PART_BYTES - 1, PART_BYTES, LARGE // 2, 2 * PART_BYTES, LARGE - 1])
+def test_c44_one_changed_byte_anywhere_changes_it(model: Path, position: int) -> None:
     before = of(model)
-    path = model / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[len(data) - LARGE + position] ^= 1
-    path.write_bytes(data)
+    with (model / "model.safetensors").open("r+b") as file:
+        file.seek(position - LARGE, 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
     assert of(model) != before
+
+
+def test_swapped_parts_change_it(model: Path) -> None:
+    seen = set()
+    for first, second in ((b"a", b"b"), (b"b", b"a"), (b"a", b"a")):
+        (model / "model.safetensors").write_bytes(first * PART_BYTES + second * PART_BYTES)
+        seen.add(of(model))
+    assert len(seen) == 3
 
 
 def test_every_byte_of_a_small_file_counts(model: Path) -> None:
@@ -96,6 +106,13 @@ def test_files_that_are_no_weights_do_not_count(model: Path) -> None:
     (model / "README.md").write_text("hello")
     (model / "pytorch_model.bin").write_bytes(b"the same weights in another format")
     assert of(model) == before
+
+
+def test_every_process_of_this_version_computes_the_same_and_none_of_the_one_before(model: Path) -> None:
+    """Another layout needs another FINGERPRINT_SCHEME: then this changes, as it did when samples became all bytes."""
+    write_safetensors(model / "model.safetensors", bytes(range(256)))
+    assert of(model) == "4e86fa3deed116a3de948611637685e2"
+    assert of(model) != "72609c6577af116f0b47b05b67a158a4", "that of warmlane-model-1"
 
 
 def test_a_broken_header_is_still_hashed(model: Path) -> None:
