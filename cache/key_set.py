@@ -1,9 +1,10 @@
 """A set of block keys in ranges of the key space, with a digest of each range."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import assert_never
 
 from cache.block_hasher import BlockKey
-from cache.events import BlocksRemoved, BlocksStored, KVEvent
+from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 
 NUM_RANGES = 64
 """By a key's first six bits. Keys are hashes, so that ranges are of about one size."""
@@ -64,15 +65,18 @@ class KeySet:
         return tuple(self._ranges[number])
 
     def apply(self, event: KVEvent) -> None:
-        if isinstance(event, BlocksStored):
-            self._store(event.keys)
-        elif isinstance(event, BlocksRemoved):
-            self._remove(event.keys)
-        else:
-            self.changed.update(number for number, keys in self._ranges.items() if keys)
-            for keys in self._ranges.values():
-                keys.clear()
-            self._digests = [0] * NUM_RANGES
+        match event:
+            case BlocksStored(keys):
+                self._store(keys)
+            case BlocksRemoved(keys):
+                self._remove(keys)
+            case CacheCleared():
+                self.changed.update(number for number, held in self._ranges.items() if held)
+                for held in self._ranges.values():
+                    held.clear()
+                self._digests = [0] * NUM_RANGES
+            case _:
+                assert_never(event)
 
     def _store(self, keys: Sequence[BlockKey]) -> None:
         ranges, digests, changed = self._ranges, self._digests, self.changed

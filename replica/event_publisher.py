@@ -5,11 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
+from typing import assert_never
 
 from redis import RedisError
 from redis.exceptions import OutOfMemoryError
 
-from cache.events import BlocksRemoved, BlocksStored, KVEvent
+from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 from cache.key_set import KeySet
 from cache.wire.records import EventBatch, ReplicaHeartbeat, ReplicaLoad, ReplicaRegistration, encode_heartbeat
 from cache.wire.redis_keys import HEARTBEAT_SECONDS, RedisKeys
@@ -90,12 +91,15 @@ class EventPublisher:
     def publish(self, events: Sequence[KVEvent]) -> None:
         """Called from the engine's thread; neither blocks nor raises. Events must be in order, from one thread."""
         for event in events:
-            if isinstance(event, BlocksStored):
-                self.num_events["stored"] += len(event.keys)
-            elif isinstance(event, BlocksRemoved):
-                self.num_events["removed"] += len(event.keys)
-            else:
-                self.num_events["cleared"] += 1
+            match event:
+                case BlocksStored(keys):
+                    self.num_events["stored"] += len(keys)
+                case BlocksRemoved(keys):
+                    self.num_events["removed"] += len(keys)
+                case CacheCleared():
+                    self.num_events["cleared"] += 1
+                case _:
+                    assert_never(event)
         if events and self._publication is not None:
             self._queue.put(tuple(events))
 

@@ -1,13 +1,14 @@
-"""The replica's part of `/metrics`: names and labels as the design's table fixes them."""
+"""The replica's part of `/metrics`. Names stand here without `warmlane_` and `_total`; what is exported is counted in
+the engine (`engine/observer.py`, `engine/scheduler.py`, `cache/`)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cache.events import BlocksRemoved, BlocksStored, KVEvent
+from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 from replica.engine.engine import Engine
 from replica.engine.observer import EngineObserver
 from replica.messages import FinishReason
@@ -60,12 +61,15 @@ class EngineMetrics(EngineObserver, Collector):
         if self._engine is None:
             return
         for event in events:
-            if isinstance(event, BlocksStored):
-                self._num_stored += len(event.keys)
-            elif isinstance(event, BlocksRemoved):
-                self._num_removed += len(event.keys)
-            else:
-                self._num_cleared += 1
+            match event:
+                case BlocksStored(keys):
+                    self._num_stored += len(keys)
+                case BlocksRemoved(keys):
+                    self._num_removed += len(keys)
+                case CacheCleared():
+                    self._num_cleared += 1
+                case _:
+                    assert_never(event)
         self.on_kv_events(events)
 
     def collect(self) -> Iterator[Metric]:

@@ -1,12 +1,14 @@
 """Which replicas a router knows and which blocks they hold, behind one lock."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
+from typing import assert_never
 
 from cache.block_hasher import BlockKey
-from cache.events import BlocksStored, CacheCleared, KVEvent
+from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 from cache.wire.records import ReplicaRegistration
 from router.index.mirror import TABLES_PER_RANGE, IndexMirror, SlotStats
 from router.load.replica_state import ReplicaState
@@ -37,7 +39,7 @@ class FollowedReplicas:
         rest = iter(keys)
         while chunk := list(islice(rest, KEYS_PER_HOLD)):
             with self._lock:
-                self._mirror.store(slot, chunk, evict=False)
+                self._mirror.store(slot, chunk, make_room=False)
         return slot
 
     def adopt(self, registration: ReplicaRegistration, slot: int, now: float) -> bool:
@@ -79,24 +81,36 @@ class FollowedReplicas:
             return replica is None or now >= replica.failed_until
 
     def apply(
-        self, registration: ReplicaRegistration, events: Iterable[KVEvent], now: float, evict: bool = True
+        self, registration: ReplicaRegistration, events: Iterable[KVEvent], now: float, make_room: bool = True
     ) -> bool:
-        """False where this incarnation does not count any more. evict: as in `IndexMirror.store`."""
+        """False where this incarnation does not count any more. make_room: as in `IndexMirror.store`."""
         for event in events:
-            if isinstance(event, CacheCleared):
-                if not self._cache_cleared(registration, now):
+            match event:
+                case CacheCleared():
+                    known = self._cache_cleared(registration, now)
+                case BlocksStored(keys):
+                    known = self._in_holds(registration, keys, partial(self._mirror.store, make_room=make_room))
+                case BlocksRemoved(keys):
+                    known = self._in_holds(registration, keys, self._mirror.remove)
+                case _:
+                    assert_never(event)
+            if not known:
+                return False
+        return True
+
+    def _in_holds(
+        self,
+        registration: ReplicaRegistration,
+        keys: Sequence[BlockKey],
+        change: Callable[[int, Sequence[BlockKey]], None],
+    ) -> bool:
+        """Changes so few keys in the replica's slot at each hold of the lock that no decision waits long."""
+        for start in range(0, len(keys), KEYS_PER_HOLD):
+            with self._lock:
+                replica = self._current(registration)
+                if replica is None:
                     return False
-                continue
-            keys = event.keys
-            for start in range(0, len(keys), KEYS_PER_HOLD):
-                with self._lock:
-                    replica = self._current(registration)
-                    if replica is None:
-                        return False
-                    if isinstance(event, BlocksStored):
-                        self._mirror.store(replica.slot, keys[start : start + KEYS_PER_HOLD], evict)
-                    else:
-                        self._mirror.remove(replica.slot, keys[start : start + KEYS_PER_HOLD])
+                change(replica.slot, keys[start : start + KEYS_PER_HOLD])
         return True
 
     def _cache_cleared(self, registration: ReplicaRegistration, now: float) -> bool:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 KEY_SCHEME_VERSION = 3
-"""Part of every name: processes that would write other types under the same names do not meet."""
+"""Part of every name: processes that would write other types under the same names do not meet.
+Raised where a name's type or meaning changes; where only its bytes do, `fields.WIRE_VERSION` is."""
 
 HEARTBEAT_SECONDS = 0.25
 """How often a replica renews its lease and its load."""

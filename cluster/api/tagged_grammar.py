@@ -1,4 +1,4 @@
-"""The grammar of arguments that are written one by one between tags (`cluster.tool_forms`)."""
+"""The grammar of arguments that are written one by one between tags (`cluster.text.tool_forms`)."""
 
 import copy
 import json

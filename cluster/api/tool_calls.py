@@ -1,4 +1,4 @@
-"""Finds tool calls in an answer's text, in the form that the model writes (`cluster.tool_forms`)."""
+"""Finds tool calls in an answer's text, in the form that the model writes (`cluster.text.tool_forms`)."""
 
 import re
 import secrets

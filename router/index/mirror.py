@@ -10,7 +10,7 @@ from router.index.predictions import Predictions
 from router.index.sweep import Masks, MirrorSweep, clear
 
 SWEEP_KEYS = 256
-EVICT_KEYS = 64
+DROP_KEYS = 64
 """So many of a full mirror's oldest keys go at once: few enough for one hold of the lock."""
 ROOM_PART = 20
 """So small a part of a full mirror is worth filling again."""
@@ -60,7 +60,7 @@ class IndexMirror:
         self._max_blocks = max_blocks
         self._holders: list[Masks] = [{} for _ in range(NUM_TABLES)]
         self._room = max_blocks  # at least so many keys more
-        self._evict_at = 0  # the table whose oldest keys go next
+        self._drop_at = 0  # the table whose oldest keys go next
         self._live = 0
         self._dead = 0
         self._free: list[int] = []
@@ -104,9 +104,9 @@ class IndexMirror:
         if self._stats.pop(slot, None) is not None:
             self._dead |= 1 << slot
 
-    def store(self, slot: int, keys: Iterable[BlockKey], evict: bool = True) -> None:
-        """evict: where there is no room, whether the oldest keys go. What is of unknown age (a snapshot, a repair) must
-        not push out what is in use: its keys are left out, and counted as refused."""
+    def store(self, slot: int, keys: Iterable[BlockKey], make_room: bool = True) -> None:
+        """make_room: where there is none, whether the oldest keys go. What is of unknown age (a snapshot, a repair)
+        must not push out what is in use: its keys are left out, and counted as refused."""
         bit, stats, holders = 1 << slot, self._stats[slot], self._holders
         sums, number_of, num_new = stats.sums, int.from_bytes, 0
         room, is_exact = self._room, False
@@ -118,10 +118,10 @@ class IndexMirror:
             if not mask:
                 if room <= 0 and not is_exact:
                     room, is_exact = self._max_blocks - self.num_blocks, True
-                if room <= 0 and evict:
+                if room <= 0 and make_room:
                     stats.num_keys += num_new  # of the keys that go some may be new ones
                     num_new = 0
-                    room += self._evict()
+                    room += self._drop_oldest()
                 if room <= 0:
                     stats.num_refused += 1
                     continue
@@ -213,14 +213,14 @@ class IndexMirror:
             if key in masks:
                 masks[key] = masks.pop(key)
 
-    def _evict(self) -> int:
+    def _drop_oldest(self) -> int:
         """Drops the oldest keys of the next table that has any; how many. What is predicted stays so."""
         for _ in range(NUM_TABLES):
-            masks = self._holders[self._evict_at]
-            self._evict_at = (self._evict_at + 1) % NUM_TABLES
+            masks = self._holders[self._drop_at]
+            self._drop_at = (self._drop_at + 1) % NUM_TABLES
             if len(masks) >= max(1, self._max_blocks // NUM_TABLES):  # not one that is emptier than most
                 break
-        oldest = list(islice(masks, max(1, min(EVICT_KEYS, len(masks) // ROOM_PART))))
+        oldest = list(islice(masks, max(1, min(DROP_KEYS, len(masks) // ROOM_PART))))
         for key in oldest:
             slots, number = masks.pop(key), int.from_bytes(key, "big")
             while slots:

@@ -1,1 +1,1 @@
-"""How a replica is chosen: one policy per file, found by name in `registry`."""
+"""How a replica is chosen: a policy's file, or `baselines`, found by name in `registry`."""

@@ -110,6 +110,7 @@ DEEPSEEK_V31 = replace(
 )
 """DeepSeek V3.1."""
 
+# The first that a template's rendering is equal to is taken, so a form stands before those that are like it but looser.
 KNOWN_FORMS = (
     HERMES, QWEN_CODER, NEMOTRON, GLM, GLM_COMPACT, MISTRAL, MISTRAL_SPACED, MISTRAL_ARGS, DEEPSEEK_V3,
     DEEPSEEK_V31, LLAMA,

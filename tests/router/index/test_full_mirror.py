@@ -53,7 +53,7 @@ def test_a_snapshot_pushes_nothing_out() -> None:
     mirror = IndexMirror(max_blocks=4)
     slot, late = mirror.add_slot(), mirror.add_slot()
     mirror.store(slot, blocks(1, 2, 3, 4))
-    mirror.store(late, blocks(4, 5, 6), evict=False)
+    mirror.store(late, blocks(4, 5, 6), make_room=False)
     assert mirror.stats(slot).num_keys == 4
     assert (mirror.stats(late).num_keys, mirror.stats(late).num_refused) == (1, 2)
 
