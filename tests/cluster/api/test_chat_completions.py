@@ -27,7 +27,7 @@ async def test_the_answer_says_where_it_was_computed(api: Api) -> None:
 
 
 @pytest.mark.parametrize("cached_tokens", [0, 16])
-async def test_31_cached_tokens_are_an_integer_even_when_none(api: Api, cached_tokens: int) -> None:
+async def test_31_a28_cached_tokens_are_an_integer_even_when_none(api: Api, cached_tokens: int) -> None:
     api.engine.script = say("a", cached_tokens=cached_tokens)
     for response in (await api.chat(), await api.complete()):
         assert response.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": cached_tokens}

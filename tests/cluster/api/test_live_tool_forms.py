@@ -89,22 +89,3 @@ def test_calls_are_whole_streamed_and_right(live: LiveServer, choice: Any) -> No
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "rain"}
     history = [*MESSAGES, message, result]
     live.post("/v1/chat/completions", messages=history, tools=TOOLS, max_tokens=2)
-
-
-@pytest.mark.parametrize("max_tokens", [1, 3, 9, 20, 40])
-def test_a_call_that_is_cut_is_no_content(live: LiveServer, max_tokens: int) -> None:
-    fields = {"tools": TOOLS, "tool_choice": NAMED, "temperature": 0, "max_tokens": max_tokens}
-    choice = live.post("/v1/chat/completions", messages=MESSAGES, **fields)["choices"][0]
-    assert not choice["message"]["content"]
-    calls = [call["function"] for call in choice["message"].get("tool_calls", ())]
-    assert streamed(live, **fields) == ("", calls, choice["finish_reason"])
-
-
-@pytest.mark.parametrize("choice", ["auto", "none"])
-def test_an_answer_without_calls_stays_text(live: LiveServer, choice: str) -> None:
-    fields = {"tools": TOOLS, "tool_choice": choice, "temperature": 0, "max_tokens": 12}
-    answer = live.post("/v1/chat/completions", messages=MESSAGES, **fields)
-    check("CreateChatCompletionResponse", answer)
-    content, calls, reason = streamed(live, **fields)
-    assert (content, calls) == (answer["choices"][0]["message"]["content"] or "", [])
-    assert reason == answer["choices"][0]["finish_reason"]

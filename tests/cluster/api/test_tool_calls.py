@@ -3,8 +3,6 @@
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cluster.api.tool_calls import ParsedText, ToolCallDelta, ToolCallParser
 from cluster.text.tool_prompt import plain_messages
@@ -46,14 +44,6 @@ def test_content_and_calls(text: str, content: str, num_calls: int) -> None:
     assert found.content == content
     expected = [ToolCallDelta(i, ARGUMENTS, f"call_{i + 1}", "get") for i in range(num_calls)]
     assert found.calls == expected
-
-
-@given(cuts=st.lists(st.integers(0, 200), max_size=12), length=st.integers(0, 200), is_cut=st.booleans())
-def test_a40_any_cut_gives_the_same(cuts: list[int], length: int, is_cut: bool) -> None:
-    text = f"so: <tool {CALL}\n{CALL} and \n then"[:length]
-    edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
-    pieces = [text[start:end] for start, end in itertools.pairwise(edges)]
-    assert parsed(*pieces or [text], is_cut=is_cut) == parsed(text, is_cut=is_cut)
 
 
 def test_arguments_come_as_they_are_written() -> None:
