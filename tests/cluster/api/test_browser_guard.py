@@ -212,7 +212,8 @@ async def test_51_administration_needs_its_key_under_a_prefix_too(serve: Serve, 
 )  # fmt: skip
 async def test_51_no_spelling_of_a_path_leads_past_the_gate(serve: Serve, path: str) -> None:
     """What the gate reads is what the routes read: decoded once, and never normalised."""
-    url = httpx.URL("http://localhost:8000").copy_with(raw_path=path.encode())
+    url = httpx.URL("http://localhost:8000")
+    url._uri_reference = url._uri_reference._replace(path=path)  # httpx would normalise it
     for access in ({"keys": KEYS}, {"admin_open": False}):
         async with serve(**access) as client:
             for key in ("", "key-a"):

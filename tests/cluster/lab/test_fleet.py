@@ -9,7 +9,6 @@ from cluster.lab.arrival_plan import ClosedLoop
 from cluster.lab.fleet import Fleet, FleetResult
 from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.scenario import lab_hasher
-from router.policies.registry import POLICIES
 from tests.cluster.lab.workloads import COSTS, sessions, simulate, unique_prompts
 
 NOISY = FleetConfig(num_replicas=3, num_blocks=160, step_noise=0.2, num_slow_replicas=1)
@@ -19,7 +18,9 @@ def hits(result: FleetResult) -> int:
     return sum(outcome.hit_tokens for outcome in result.outcomes)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy", ["expected_finish", "power_of_two"]
+)  # one that draws now and then, one that always does
 def test_the_same_seed_gives_the_same_result_to_the_byte(policy: str) -> None:
     trace = sessions()
     assert repr(simulate(trace, NOISY, policy)) == repr(simulate(trace, NOISY, policy))
@@ -90,11 +91,6 @@ def test_a_slow_replica_takes_longer() -> None:
     (usual,) = simulate(trace, config, times=[0.0]).outcomes
     (slow,) = simulate(trace, replace(config, num_slow_replicas=1, slowness=1.3), times=[0.0]).outcomes
     assert slow.total_seconds == pytest.approx(1.3 * usual.total_seconds)
-
-
-def test_affinity_finds_what_chance_does_not() -> None:
-    config = FleetConfig(num_replicas=4, num_blocks=4000)
-    assert hits(simulate(sessions(), config)) > 1.2 * hits(simulate(sessions(), config, "round_robin"))
 
 
 def test_the_later_the_events_come_the_less_is_known() -> None:

@@ -205,12 +205,6 @@ async def test_51_a_tenant_learns_nothing_of_anothers_pages(explained: Explained
     assert caches(of_one)["a"] == (12, 12, 1)
 
 
-@pytest.mark.parametrize("explained", [KEYS], indirect=True)
-async def test_an_explanation_needs_a_key_where_there_are_keys(explained: Explained) -> None:
-    response = await explained.client.post("/v1/explain", json={"model": "small", "prompt": "a"})
-    assert response.status_code == 401
-
-
 async def test_51_without_keys_a_salt_is_a_space_of_its_own(explained: Explained) -> None:
     prompt = list(range(13))
     await explained.engines.compute("b", prompt, ExtraKeys(cache_salt="mine"))

@@ -95,12 +95,18 @@ def test_an_offer_to_upgrade_to_http_2_is_passed_over(opened: OpenPort) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("authorization", [None, "", "Bearer", f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}"])
-@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/docs", "/openapi.json", "/nothing", "/health/"])
+@pytest.mark.parametrize(
+    ("path", "authorization"),
+    [
+        *((path, None) for path in ("/v1/models", "/metrics", "/docs", "/openapi.json", "/nothing", "/health/")),
+        *(("/v1/models", key) for key in ("", "Bearer", f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}")),
+    ],
+)
 def test_without_the_key_only_health_is_told(opened: OpenPort, path: str, authorization: str | None) -> None:
     headers = {} if authorization is None else {"authorization": authorization}
     answer = httpx.get(opened.port.url + path, headers=headers)
     assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.json()["error"]["code"] == "invalid_api_key"
     assert httpx.get(f"{opened.port.url}/health", headers=headers).status_code == 200
 
