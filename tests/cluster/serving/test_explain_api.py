@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,7 +24,6 @@ from replica.sampling.sampling_params import SamplingParams
 from router.prefix_router import PrefixRouter
 from tests.cluster.openai_schema import check
 from tests.cluster.serving.scripted_replicas import ScriptedReplicas, router_over
-from tests.cluster.text.small_tokenizer import write_small_tokenizer
 from tests.replica.tiny_models import tiny_engine
 from tests.waiting import BOUND_SECONDS, eventually, let_time_pass
 
@@ -79,12 +77,6 @@ class Explained:
         assert response.status_code == 200, response.text
         data: list[dict[str, Any]] = response.json()["data"]
         return data
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
-    folder: Path = write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-    return ChatTokenizer(str(folder))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -29,16 +28,9 @@ from replica.errors import EngineOverloaded, RequestRefused
 from router.prefix_router import PrefixRouter
 from tests.cluster.openai_schema import check
 from tests.cluster.serving.scripted_replicas import ScriptedReplicas, answer, router_over
-from tests.cluster.text.small_tokenizer import write_small_tokenizer
 from tests.waiting import BOUND_SECONDS, eventually, let_time_pass
 
 WINDOW = 256
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
-    folder: Path = write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-    return ChatTokenizer(str(folder))
 
 
 class DescribeCall:

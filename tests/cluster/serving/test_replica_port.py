@@ -17,7 +17,6 @@ from cluster.serving.replica_port import ReplicaPort
 from replica.engine.async_engine import AsyncEngine
 from replica.messages import FinishReason
 from tests.cluster.api.live_server import MODEL, WINDOW, tiny_llm
-from tests.cluster.text.small_tokenizer import write_small_tokenizer
 from tests.waiting import wait_until
 
 KEY = "a-key-of-this-test"
@@ -29,11 +28,6 @@ class OpenPort:
     port: ReplicaPort
     engine: AsyncEngine
     client: httpx.Client
-
-
-@pytest.fixture(scope="module")
-def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @contextmanager
