@@ -13,7 +13,7 @@ async def test_answer_has_the_official_form(api: Api) -> None:
     answer = response.json()
     check("CreateChatCompletionResponse", answer)
     choice = answer["choices"][0]
-    assert choice["message"] == {"role": "assistant", "content": "Hello", "refusal": None}  # 33b
+    assert choice["message"] == {"role": "assistant", "content": "Hello", "refusal": None}  # the key is required (33b)
     assert choice["logprobs"] is None
     assert choice["finish_reason"] == "stop"
     assert answer["model"] == "small"
@@ -130,4 +130,4 @@ async def test_cache_salt_is_part_of_the_content_keys(api: Api) -> None:
 async def test_fields_that_ask_for_nothing_are_accepted(api: Api, harmless: dict) -> None:
     response = await api.chat(**harmless)
     assert response.status_code == 200
-    assert "mine" not in api.engine.requests[0].request_id  # 39
+    assert "mine" not in api.engine.requests[0].request_id  # what a client names is no id of ours (39)

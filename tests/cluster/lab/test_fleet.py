@@ -18,9 +18,7 @@ def hits(result: FleetResult) -> int:
     return sum(outcome.hit_tokens for outcome in result.outcomes)
 
 
-@pytest.mark.parametrize(
-    "policy", ["expected_finish", "power_of_two"]
-)  # one that draws now and then, one that always does
+@pytest.mark.parametrize("policy", ["expected_finish", "power_of_two"])
 def test_the_same_seed_gives_the_same_result_to_the_byte(policy: str) -> None:
     trace = sessions()
     assert repr(simulate(trace, NOISY, policy)) == repr(simulate(trace, NOISY, policy))
@@ -114,7 +112,7 @@ def test_lost_events_are_found_and_repaired() -> None:
 
 
 def test_several_routers_hear_of_each_other() -> None:
-    """C9, C25: four routers reach nearly the hits of one, and a burst does not fall on one replica."""
+    """Four routers reach nearly the hits of one (C25), and a burst does not fall on one replica (C9)."""
     trace = sessions(240)
     config = FleetConfig(num_replicas=4, num_blocks=4000)
     one, four = simulate(trace, config), simulate(trace, replace(config, num_routers=4))

@@ -146,7 +146,7 @@ async def test_nothing_is_run_reserved_counted_or_cached(explained: Explained, b
     (explanation,) = response.json()["data"]
     assert {score["replica_id"] for score in explanation["scores"]} == {"a", "b"}
     assert explanation["reason"]
-    assert "block_keys" not in explanation  # C36
+    assert "block_keys" not in explanation  # they would tell where prompts lie (C36)
     assert explained.router.status()["open_reservations"] == 0
     assert len(explained.router.log) == 0
     for engine in explained.engines.engines.values():

@@ -263,7 +263,8 @@ def test_a_shared_name_of_another_type_is_put_right(up: World, name: str) -> Non
             wait_until(lambda: client.type(getattr(KEYS, name)) == b"set", "the set is there again")
 
 
-def test_flush_is_survived_without_losing_the_mirror(up: World) -> None:  # C23
+def test_flush_is_survived_without_losing_the_mirror(up: World) -> None:
+    """Leases that vanish all at once are the store's trouble, and nobody's death (C23)."""
     replicas = [up.replica("replica-a"), up.replica("replica-b")]
     router = up.router()
     replicas[0].compute(PROMPT)
@@ -277,7 +278,7 @@ def test_flush_is_survived_without_losing_the_mirror(up: World) -> None:  # C23
 
 
 @pytest.mark.parametrize("fault", ["kill", "hang"])
-def test_27_redis_goes_away_and_comes_back(up: World, fault: str) -> None:
+def test_c27_redis_goes_away_and_comes_back(up: World, fault: str) -> None:
     replicas = [up.replica("replica-a"), up.replica("replica-b")]
     registry = CollectorRegistry()
     router = up.router(registry=registry)
@@ -298,7 +299,7 @@ def test_27_redis_goes_away_and_comes_back(up: World, fault: str) -> None:
     expect_mirrored(router, *replicas)
 
 
-def test_27_absent_at_the_start(world: World) -> None:
+def test_c27_absent_at_the_start(world: World) -> None:
     replicas = [world.replica("replica-a"), world.replica("replica-b")]
     router = world.router()
     replicas[0].compute(PROMPT)
