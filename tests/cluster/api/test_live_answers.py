@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.cluster.api.live_server import MODEL, WINDOW, LiveServer
-from tests.cluster.api.sse import events
 from tests.cluster.openai_schema import check
 from tests.cluster.text.small_tokenizer import CONTROL_TOKENS
 
@@ -24,10 +23,7 @@ TOOLS = [
 
 
 def streamed(live: LiveServer, path: str, **body: Any) -> list[dict[str, Any]]:
-    response = live.client.post(path, json={"model": MODEL, "stream": True, **body})
-    assert response.status_code == 200, response.text
-    chunks, done = events(response.text)
-    assert done
+    chunks = live.events(path, **body)
     schema = "CreateChatCompletionStreamResponse" if "chat" in path else "CompletionChunk"
     for chunk in chunks:
         check(schema, chunk)

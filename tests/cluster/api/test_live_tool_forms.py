@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from tests.cluster.api.live_server import MODEL, LiveServer, running_server
-from tests.cluster.api.sse import events
+from tests.cluster.api.live_server import LiveServer, running_server
 from tests.cluster.openai_schema import check
 from tests.cluster.text.small_tokenizer import write_small_tokenizer
 from tests.cluster.text.tool_templates import TEMPLATES
@@ -52,9 +51,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def streamed(live: LiveServer, **body: Any) -> tuple[str, list[dict[str, str]], str]:
     """Content, calls and finish reason, put together as a client does."""
-    fields = {"model": MODEL, "messages": MESSAGES, "stream": True, **body}
-    chunks, done = events(live.client.post("/v1/chat/completions", json=fields).text)
-    assert done
+    chunks = live.events("/v1/chat/completions", messages=MESSAGES, **body)
     content, calls, reason = "", [], ""
     for chunk in chunks:
         check("CreateChatCompletionStreamResponse", chunk)

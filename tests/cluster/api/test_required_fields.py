@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.api.live_server import MODEL, LiveServer
-from tests.cluster.api.sse import events
+from tests.cluster.api.live_server import LiveServer
 from tests.cluster.openai_schema import check
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -13,6 +12,7 @@ HEAD = {"id", "object", "created", "model", "choices", "system_fingerprint"}
 USAGE = {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
 MESSAGES = [{"role": "user", "content": "hello"}]
+WITH_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 CHATS: list[dict[str, Any]] = [
     {},
     {"n": 3},
@@ -23,13 +23,6 @@ CHATS: list[dict[str, Any]] = [
     {"stop": "e"},
 ]
 COMPLETED: list[dict[str, Any]] = [{}, {"n": 3}, {"n": 2, "logprobs": 2}, {"echo": True, "logprobs": 1}]
-
-
-def streamed(live: LiveServer, path: str, **body: Any) -> list[dict[str, Any]]:
-    body = {"model": MODEL, "stream": True, "stream_options": {"include_usage": True}, **body}
-    chunks, done = events(live.client.post(path, json=body).text)
-    assert done
-    return chunks
 
 
 @pytest.mark.parametrize("fields", CHATS, ids=str)
@@ -60,7 +53,7 @@ def check_chat_logprobs(logprobs: Any, wanted: bool) -> None:
 
 @pytest.mark.parametrize("fields", CHATS, ids=str)
 def test_33b_a_streamed_chat_has_every_required_field(live: LiveServer, fields: dict[str, Any]) -> None:
-    chunks = streamed(live, CHAT, messages=MESSAGES, **{"max_tokens": 12, "seed": 5, **fields})
+    chunks = live.events(CHAT, messages=MESSAGES, **WITH_USAGE, **{"max_tokens": 12, "seed": 5, **fields})
     for chunk in chunks:
         check("CreateChatCompletionStreamResponse", chunk)
         assert set(chunk) == HEAD | {"usage"}
@@ -82,7 +75,7 @@ def test_33b_a_completion_has_every_required_field(live: LiveServer, fields: dic
     answer = live.complete("hello", max_tokens=8, seed=5, **fields)
     check("CreateCompletionResponse", answer)
     assert set(answer) == HEAD | {"usage"}
-    chunks = streamed(live, COMPLETIONS, prompt="hello", max_tokens=8, seed=5, **fields)
+    chunks = live.events(COMPLETIONS, prompt="hello", max_tokens=8, seed=5, **WITH_USAGE, **fields)
     for chunk in chunks:
         check("CompletionChunk", chunk)
         assert set(chunk) >= HEAD

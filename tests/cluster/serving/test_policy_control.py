@@ -1,12 +1,10 @@
-"""`/admin/policy` of several ingresses, Serve's user_config, and the command that asks for it."""
+"""`/admin/policy` of several ingresses, and Serve's user_config."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import Any
 
 import httpx
@@ -15,8 +13,6 @@ from fastapi import FastAPI
 
 from cluster.api.http_app import _guarded
 from cluster.api.limits import ApiLimits
-from cluster.commands.cli import main
-from cluster.commands.policy import parse_weights
 from cluster.serving.policy_control import PolicyApi, PolicyControl
 from tests.cluster.openai_schema import check
 from tests.router.routers import make_router
@@ -178,75 +174,3 @@ def test_a_refused_user_config_is_logged_shown_and_changes_nothing(
     assert before == after | {"refused_user_config": None}
     control.configure({"policy": "random"})
     assert (control.local()["policy"], control.local()["refused_user_config"]) == ("random", None)
-
-
-class Answering(BaseHTTPRequestHandler):
-    """An ingress for the command: gives the answer of its server and notes what was asked."""
-
-    def do_GET(self) -> None:
-        self._answer(b"")
-
-    def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers["content-length"])))
-
-    def _answer(self, body: bytes) -> None:
-        self.server.asked.append((self.command, self.path, body))  # type: ignore[attr-defined]
-        status, content = self.server.answer  # type: ignore[attr-defined]
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Any:
-    found: Any = HTTPServer(("127.0.0.1", 0), Answering)
-    found.asked = []
-    found.url = f"http://127.0.0.1:{found.server_port}/"
-    Thread(target=found.serve_forever, daemon=True).start()
-    yield found
-    found.shutdown()
-    found.server_close()
-
-
-def summary(**changes: Any) -> bytes:
-    here = {
-        "process": "ingress-0", "policy": "lmetric", "weights": {"count_waiting": 0.0}, "revision": 5,
-        "refused_user_config": None,
-    }  # fmt: skip
-    answer = {"policy": "lmetric", "weights": {"count_waiting": 0.0}, "agreed": True, "ingresses": [here], "errors": []}
-    return httpx.Response(200, json=answer | changes).content
-
-
-def test_the_command_sets_and_shows(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    server.answer = (200, summary())
-    assert main(["policy", "set", "lmetric", "count_waiting=0", "--url", server.url]) == 0
-    assert main(["policy", "show", "--url", server.url]) == 0
-    assert server.asked == [
-        ("POST", "/admin/policy", b'{"policy":"lmetric","weights":{"count_waiting":0.0}}'),
-        ("GET", "/admin/policy", b""),
-    ]
-    shown = capsys.readouterr().out
-    assert shown.count("lmetric, in 1 ingress") == 2
-    assert shown.count("│ count_waiting │     0 │       1 │") == 2
-
-
-def test_the_command_fails_where_ingresses_disagree(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    other = {
-        "process": "ingress-1", "policy": "random", "weights": {}, "revision": 0, "refused_user_config": "no such",
-    }  # fmt: skip
-    server.answer = (200, summary(agreed=False, ingresses=[other], errors=["TimeoutError()"]))
-    assert main(["policy", "show", "--url", server.url]) == 1
-    assert capsys.readouterr().err.splitlines() == [
-        "warmlane: an ingress did not answer: TimeoutError()",
-        "warmlane: ingress-1 still has random {}",
-        "warmlane: ingress-1 refused its user_config: no such",
-    ]
-
-
-@pytest.mark.parametrize("argument", ["speed", "=1", "speed=", "speed=fast", "speed=1=2", "speed=nan", "speed=inf"])
-def test_weights_are_name_and_number(argument: str) -> None:
-    with pytest.raises(ValueError, match="a weight must be written as name=number"):
-        parse_weights([argument])
