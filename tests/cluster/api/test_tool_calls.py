@@ -6,6 +6,7 @@ import pytest
 
 from cluster.api.tool_calls import ParsedText, ToolCallDelta, ToolCallParser
 from cluster.text.tool_prompt import plain_messages
+from tests.cluster.api.read_calls import read_pieces
 
 CALL = '<tool_call>\n{"name": "get", "arguments": {"a": "}\\"{", "b": [1, {"c": 2}]}}\n</tool_call>'
 ARGUMENTS = '{"a": "}\\"{", "b": [1, {"c": 2}]}'
@@ -17,14 +18,7 @@ def parser() -> ToolCallParser:
 
 
 def parsed(*pieces: str, is_cut: bool = False) -> ParsedText:
-    """All that the pieces gave, joined as a client joins them."""
-    each, joined = parser(), ParsedText()
-    for number, piece in enumerate(pieces):
-        part = each.feed(piece, final=number == len(pieces) - 1, is_cut=is_cut)
-        joined.content += part.content
-        for call in part.calls:
-            joined.add_call(call)
-    return joined
+    return read_pieces(parser(), *pieces, is_cut=is_cut)
 
 
 @pytest.mark.parametrize(
