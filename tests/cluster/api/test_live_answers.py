@@ -181,8 +181,9 @@ def test_tool_calls_whole_and_streamed(live: LiveServer, choice: Any, parallel: 
         assert "".join(piece["arguments"] for piece in mine) == function["arguments"]
 
 
-def test_a_call_that_is_cut_is_no_content_whole_and_streamed(live: LiveServer) -> None:
-    fields = {"tools": TOOLS, "tool_choice": "required", "temperature": 0, "max_tokens": 12}
+@pytest.mark.parametrize("max_tokens", [5, 30], ids=["before its arguments", "within them"])
+def test_a_call_that_is_cut_is_no_content_whole_and_streamed(live: LiveServer, max_tokens: int) -> None:
+    fields = {"tools": TOOLS, "tool_choice": "required", "temperature": 0, "max_tokens": max_tokens}
     choice = live.chat("weather?", **fields)["choices"][0]
     assert choice["finish_reason"] == "length"
     assert not choice["message"]["content"]
