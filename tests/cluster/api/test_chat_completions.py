@@ -90,16 +90,6 @@ async def test_20_text_parts_are_joined_by_newlines(api: Api) -> None:
     assert api.engine.requests[0].token_ids == api.engine.requests[1].token_ids
 
 
-async def test_20_the_assistant_may_have_said_nothing(api: Api) -> None:
-    messages = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": None},
-        {"role": "user", "content": "b"},
-    ]
-    response = await api.client.post("/v1/chat/completions", json={"model": "small", "messages": messages})
-    assert response.status_code == 200
-
-
 async def test_developer_messages_take_the_place_of_system_ones(api: Api) -> None:
     for role in ("developer", "system"):
         messages = [{"role": role, "content": "be brief"}, {"role": "user", "content": "hi"}]
