@@ -12,7 +12,9 @@ CASES = ROOT / "tests/cases.md"
 
 NUMBER = r"(?:[AC]\d+|\d{1,2}b?)"
 REMARK = re.compile(rf"(?<!\w)\((?:cases? )?({NUMBER}(?:, {NUMBER})*)\)")
-FIRST = re.compile(rf"^(?:# )?{NUMBER}(?:, {NUMBER})*(?::|$)|(?<![\w(])[AC]\d{{1,2}}(?=:|,? (?:is|are|and)\b|\.$)")
+FIRST = re.compile(
+    rf"^(?:# )?\(?{NUMBER}(?:, {NUMBER})*\)?(?::|$)|(?<![\w(])[AC]\d{{1,2}}(?=:|,? (?:is|are|and)\b|\.$)"
+)
 NAME = re.compile(r"^test_(?:case_)?((?:(?:[ac]\d+|\d{1,2}b?)_)+)")
 
 
