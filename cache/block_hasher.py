@@ -19,7 +19,7 @@ BlockKey = bytes
 class ExtraKeys:
     """What makes equal token ids different content. Absent fields are not hashed at all.
 
-    adapter: identity of the adapter's weights (never its name: A35).
+    adapter: identity of the adapter's weights, never its name, which others may have after it (A35).
     cache_salt: the tenant's name space (A32); `None` is a space of its own.
     image: hash of the image that the placeholder tokens stand for.
     """

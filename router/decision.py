@@ -29,7 +29,8 @@ class Outcome(StrEnum):
     """WARM: no replica holds more of the prompt than the chosen one. COLD: no replica holds any of it.
 
     LOAD_DIVERTED: another replica holds more of it. FALLBACK: a lower rung of the ladder chose.
-    UNSCORED: the prompt has no block that could be looked up (shorter than a block, or not hashable): C29.
+    UNSCORED: the prompt has no block that could be looked up (shorter than a block, or not hashable); told apart, or
+    prompts that never match would look like plain misses (C29).
     """
 
     WARM = "warm"

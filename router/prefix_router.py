@@ -27,7 +27,7 @@ PREDICTED_SECONDS = 10.0
 PREDICTED_SECONDS_ALONE = 120.0
 """and while predictions are all that the router has."""
 JOIN_SECONDS = 3.0
-"""A router takes traffic after so long at the latest, with or without Redis (27)."""
+"""A router takes traffic after so long at the latest, with or without Redis (C27)."""
 
 logger = logging.getLogger(__name__)
 

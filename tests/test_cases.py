@@ -12,6 +12,9 @@ CASES = ROOT / "tests/cases.md"
 
 NUMBER = r"(?:[AC]\d+|\d{1,2}b?)"
 REMARK = re.compile(rf"(?<!\w)\((?:cases? )?({NUMBER}(?:, {NUMBER})*)\)")
+FIRST = re.compile(
+    rf"^(?:# )?\(?{NUMBER}(?:, {NUMBER})*\)?(?::|$)|(?<![\w(])[AC]\d{{1,2}}(?=:|,? (?:is|are|and)\b|\.$)"
+)
 NAME = re.compile(r"^test_(?:case_)?((?:(?:[ac]\d+|\d{1,2}b?)_)+)")
 
 
@@ -20,7 +23,7 @@ def numbers_in(text: str) -> set[str]:
     return {number for remark in REMARK.findall(text) for number in remark.split(", ")}
 
 
-def prose_of(source: str) -> str:
+def remarks_in(source: str) -> list[str]:
     """Comments and docstrings of a Python file; numbers in its code are no case numbers."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
@@ -29,7 +32,7 @@ def prose_of(source: str) -> str:
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     ]
-    return "\n".join(comments + strings)
+    return comments + strings
 
 
 def numbers_of_tests(source: str) -> set[str]:
@@ -45,7 +48,7 @@ def places() -> Iterator[tuple[str, set[str]]]:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix == ".py":
                 source = path.read_text()
-                numbers = numbers_in(prose_of(source))
+                numbers = numbers_in("\n".join(remarks_in(source)))
                 if folder == "tests":
                     numbers |= numbers_of_tests(source)
             elif path.suffix in (".md", ".c", ".h", ".yaml", ".yml") and path != CASES:
@@ -70,7 +73,29 @@ def test_every_line_of_the_list_is_used() -> None:
     assert listed() - {number for _, numbers in places() for number in numbers} == set()
 
 
+def test_the_reason_stands_first_and_the_number_second() -> None:
+    first = [
+        f"{path.relative_to(ROOT)}: {remark.splitlines()[0]}"
+        for folder in ("cache", "replica", "router", "cluster", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for remark in remarks_in(path.read_text())
+        if FIRST.search(remark)
+    ]
+    assert first == []
+
+
 def test_the_search_finds_what_it_should() -> None:
+    for remark in (
+        "# A21",
+        "# 42, C19",
+        "33b: a key is missing",
+        "C9, C25: near one",
+        "hashable: C29.",
+        "C1 and C23 are",
+    ):
+        assert FIRST.search(remark), remark
+    for remark in ("# what comes after it (A21)", "as before (5, A21): nothing", "# 16 rows", "Gemma 2 and 3: here"):
+        assert not FIRST.search(remark), remark
     found = numbers_in("dropped in the call that hands it out (A2), never later (5, A21); at most 16 of them (case 22)")
     assert found == {"A2", "5", "A21", "22"}
     assert numbers_in("blocks(16), (see A3), (1024), of 16") == set()

@@ -1,4 +1,5 @@
-"""What is known of a request besides its body: its id (39), its session, its deadline, its tenant."""
+"""What is known of a request besides its body: its id, which is echoed and never used (39), its session, its
+deadline, its tenant."""
 
 import math
 import re

@@ -98,7 +98,7 @@ class SamplingFields(BaseModel):
     @classmethod
     def _stream_options_need_a_stream(cls, value: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
         if value is not None and not info.data.get("stream"):
-            raise invalid("it is only allowed when stream is true")  # 32
+            raise invalid("it is only allowed when stream is true")  # a whole answer has its usage anyway (32)
         return value
 
     @property

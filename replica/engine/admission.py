@@ -25,7 +25,8 @@ class AdmissionChecks:
         return min(self.window, self.pool_tokens)
 
     def max_total_tokens(self, message: GenerateRequest) -> int:
-        """The most tokens that prompt and answer may have together. Raises RequestRefused (A22, A39)."""
+        """The most tokens that prompt and answer may have together. Raises RequestRefused for what would block the
+        queue for ever, or kill the loop (A22, A39)."""
         num_prompt, max_tokens = len(message.token_ids), message.sampling.max_tokens
         if not num_prompt:
             raise RequestRefused("the prompt has no tokens; at least 1 is needed", param="prompt")

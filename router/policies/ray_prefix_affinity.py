@@ -19,7 +19,8 @@ class RayPrefixAffinityPolicy(SentPrefixPolicy):
 
     Queue: requests in flight. Among several the shorter queue wins. Defaults are the code's: 0.1 and no imbalance ever
     (infinity there, 1e9 here); Ray's documentation shows 10. So by default nothing looks at load while prompts match,
-    and prompts without a match go by size of the tree: C1 and C23 are what it does, not what we made of it.
+    and prompts without a match go by size of the tree. That misses meet a saturated replica (C1) and that one shared
+    prompt draws all traffic to one replica (23) is what it does, not what we made of it.
 
     Approximated: the tree holds blocks instead of characters, so a match is rounded down to whole blocks and the last,
     partial block of a prompt counts as not matched; Ray's eviction (off by default) is our bound on memory, always on.

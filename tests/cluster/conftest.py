@@ -1,14 +1,33 @@
-"""A real HAProxy and a folder for it; Ray with Serve for the tests that deploy an application."""
+"""A small tokenizer; a real HAProxy and a folder for it; Ray with Serve for the tests that deploy an application."""
+
+from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cluster.haproxy.settings import find_haproxy
 from cluster.machine.free_ports import FreePorts
+from tests.cluster.text.small_tokenizer import write_small_tokenizer
+
+if TYPE_CHECKING:
+    from cluster.text.tokenization import ChatTokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_dir: Path) -> ChatTokenizer:
+    from cluster.text.tokenization import ChatTokenizer  # here, because it imports transformers
+
+    return ChatTokenizer(str(tokenizer_dir))
 
 
 @pytest.fixture

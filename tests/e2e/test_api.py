@@ -6,7 +6,6 @@ from typing import Any
 
 import openai
 
-from tests.cluster.openai_schema import check
 from tests.e2e.cluster_client import ClusterClient
 
 SCHEMA = {
@@ -30,17 +29,6 @@ def test_resetting_the_cache_empties_replicas_and_index_together(
     cold = cluster.complete(prompt, max_tokens=1)
     assert (cold.cached_tokens, cold.predicted_hit_tokens) == (0, 0)
     assert cluster.complete(prompt, max_tokens=1).cached_tokens == 96
-
-
-def test_12_38_a_text_is_scored_alike_cold_and_warm(cluster: ClusterClient) -> None:
-    """As evaluation harnesses do it: echo, logprobs, no new tokens (C43)."""
-    body = cluster.completion_body("Case 38: the capital of France is Paris. 😀", echo=True, logprobs=1, max_tokens=0)
-    answers = [cluster.http.post("/v1/completions", json=body).json() for _ in range(2)]
-    check("CreateCompletionResponse", answers[0])
-    assert answers[0]["choices"] == answers[1]["choices"]
-    choice = answers[0]["choices"][0]
-    assert choice["text"] == body["prompt"]
-    assert len(choice["logprobs"]["tokens"]) == answers[0]["usage"]["prompt_tokens"]
 
 
 def test_the_sdk_gets_structured_output_and_a_tool_call(cluster: ClusterClient) -> None:

@@ -140,7 +140,7 @@ def test_two_models_share_no_key() -> None:
     assert RedisKeys("model-b").prefix != KEYS.prefix
 
 
-def test_redis_absent_at_the_start(published: Published) -> None:  # 27
+def test_c27_redis_absent_at_the_start(published: Published) -> None:
     published.store(1, 2)
     published.publisher.start()
     published.store(3)

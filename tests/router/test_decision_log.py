@@ -8,13 +8,14 @@ from router.decision import MAX_SCORES, Decision, DecisionLog, Outcome, ReplicaS
 from router.ladder import Rung
 
 
-def decision(num_replicas: int, num_blocks: int) -> Decision:
+def decision(num_replicas: int, num_blocks: int, request_id: str = "request") -> Decision:
+    """To the last replica."""
     names = [f"replica-{number}" for number in range(num_replicas)]
     Random(1).shuffle(names)
     scores = tuple(ReplicaScore(name, float(name.split("-")[1]), 0, 0, 0, 0) for name in names)
     keys = tuple(number.to_bytes(16, "big") for number in range(num_blocks))
     chosen = f"replica-{num_replicas - 1}"
-    return Decision("request", chosen, "p", Outcome.WARM, Rung.FRESH, "r", 10, 0, 0, scores, {}, keys)
+    return Decision(request_id, chosen, "p", Outcome.WARM, Rung.FRESH, "r", 10, 0, 0, scores, {}, keys)
 
 
 def test_block_keys_of_long_prompts_are_not_kept() -> None:
@@ -36,3 +37,16 @@ def test_of_a_large_fleet_the_chosen_replica_and_the_closest_are_kept() -> None:
 def test_a_capacity_below_1_is_refused() -> None:
     with pytest.raises(ValueError, match="capacity"):
         DecisionLog(0)
+
+
+def test_the_log_is_bounded_and_finds_the_latest() -> None:
+    log = DecisionLog(capacity=3)
+    for number in range(5):
+        log.add(decision(number + 1, 0, f"r{number % 4}"))
+    assert len(log) == 3
+    assert [kept.replica_id for kept in log] == ["replica-2", "replica-3", "replica-4"]
+    assert log.find("r1") is None
+    log.add(decision(10, 0, "r3"))
+    found = log.find("r3")
+    assert found is not None
+    assert found.replica_id == "replica-9"

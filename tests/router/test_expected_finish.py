@@ -30,16 +30,6 @@ def test_23_longest_prefix_does_pile_up() -> None:
     assert fleet.counts().count(0) == 3
 
 
-def test_c1_c8_traffic_without_any_reuse_is_balanced() -> None:
-    fleet = Fleet(5)
-    for number in range(300):
-        chat = prompt((f"unique {number}", 300))
-        fleet.at(number * 0.3, lambda chat=chat: fleet.send(chat))
-    fleet.run()
-    assert max(fleet.counts()) / min(fleet.counts()) <= 1.3
-    assert all(decision.predicted_hit_tokens == 0 for decision in fleet.decisions)
-
-
 @pytest.mark.parametrize("num_replicas", [2, 4])
 def test_c6_a_burst_in_one_instant_is_spread_by_reservations_alone(num_replicas: int) -> None:
     fleet = Fleet(num_replicas)
@@ -102,17 +92,6 @@ def test_one_session_alone_never_moves(speeds: dict[str, float], think_seconds: 
     turn()
     fleet.run()
     assert sorted(fleet.counts()) == [0, 0, 0, 58]
-
-
-def test_c12_50_siblings_of_a_cold_prefix_stay_together() -> None:
-    fleet = Fleet(4)
-    for number in range(16):
-        fleet.send(prompt(("cold prefix", 1000), (f"tail {number}", 40)))
-    computing = [engine for engine in fleet.engines.values() if engine.num_requests]
-    assert len(computing) <= 2
-    assert sum(decision.predicted_hit_tokens >= 992 for decision in fleet.decisions) >= 14
-    fleet.run()
-    assert sum(engine.computed_tokens for engine in computing) <= 2 * 1000 + 16 * 48
 
 
 @pytest.mark.parametrize("gap", [0.4, 3.0])

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import pytest
-
 from cache.wire import records as wire
 from cache.wire.records import ReplicaLoad
 from replica.engine.engine import Engine
@@ -50,11 +48,10 @@ def choices(router: PrefixRouter, name: str) -> Iterator[str]:
         yield router.route(request(tokens(f"{name} {number}", 40), f"{name} {number}")).replica_id
 
 
-@pytest.mark.parametrize("policy", ["expected_finish", "least_tokens", "power_of_two", "dynamo_cost", "lmetric"])
-def test_58_a_replica_at_its_cap_is_left_and_returns_to_rotation_when_it_has_drained(up: World, policy: str) -> None:
+def test_58_a_replica_at_its_cap_is_left_and_returns_to_rotation_when_it_has_drained(up: World) -> None:
     engine = tiny_engine(max_waiting_requests=CAP)
     full, other = up.replica("replica-a"), up.replica("replica-b")
-    router = up.router(policy=policy)
+    router = up.router()
     expect_mirrored(router, full, other)
     assert fill(engine) == CAP
     publish_load(full, engine, router)

@@ -14,20 +14,16 @@ from cluster.api.limits import ApiLimits
 from cluster.api.model_api import ModelApi
 from cluster.api.prompt_reader import PromptReader
 from cluster.text.tokenization import ChatTokenizer
+from tests.cluster.api.live_server import LiveServer, running_server
 from tests.cluster.scripted_engine import ScriptedEngine
-from tests.cluster.text.small_tokenizer import write_small_tokenizer
 
 WINDOW = 256
 
 
-@pytest.fixture(scope="session")
-def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tokenizer_dir: Path) -> Iterator[ChatTokenizer]:
-    yield ChatTokenizer(str(tokenizer_dir))
+@pytest.fixture(scope="module")
+def live(tokenizer_dir: Path) -> Iterator[LiveServer]:
+    with running_server(tokenizer_dir) as server:
+        yield server
 
 
 @dataclass

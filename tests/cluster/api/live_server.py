@@ -26,6 +26,7 @@ from replica.engine.async_engine import AsyncEngine
 from replica.engine.factory import build_engine
 from replica.messages import GenerateRequest, TokenChunk
 from replica.model.loader import LoadedModel
+from tests.cluster.api.sse import events
 from tests.cluster.scripted_engine import Decision
 from tests.replica.tiny_models import random_model, tiny_config
 
@@ -65,6 +66,14 @@ class LiveServer:
         response = self.client.post(path, json={"model": MODEL, **body})
         assert response.status_code == 200, response.text
         return response.json()
+
+    def events(self, path: str, **body: Any) -> list[dict[str, Any]]:
+        """The events of a streamed answer, which must end whole."""
+        response = self.client.post(path, json={"model": MODEL, "stream": True, **body})
+        assert response.status_code == 200, response.text
+        found, done = events(response.text)
+        assert done
+        return found
 
     def complete(self, prompt: Any, **fields: Any) -> Any:
         return self.post("/v1/completions", prompt=prompt, **fields)

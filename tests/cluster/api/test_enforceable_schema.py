@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cluster.api.chat_request import ChatCompletionRequest
 from cluster.api.json_schema import as_grammar, problem_of
 
 LOOK_AHEAD = {"type": "string", "pattern": "(?=a)b"}
@@ -53,3 +54,17 @@ def test_strict_drops_nothing_and_names_the_pattern() -> None:
     problem = problem_of(f"start: {as_grammar(LOOK_AHEAD, strict=True)}")
     assert "(?=a)b" in problem
     assert "look-ahead" in problem
+
+
+@pytest.mark.parametrize("strict", [True, False, None])
+@pytest.mark.parametrize("limit", [{"pattern": "(?=a)b"}, {"pattern": "(a)\\1"}, {"maxLength": 10**12}], ids=str)
+def test_a_tool_and_an_answers_schema_are_held_to_it_only_when_strict(strict: Any, limit: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", **limit}}}
+    function = {"name": "f", "parameters": schema, "strict": strict}
+    answer_format = {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}
+    for fields in ({"response_format": answer_format}, {"tools": [{"type": "function", "function": function}]}):
+        body = {"model": "m", "messages": [{"role": "user", "content": "a"}], **fields}
+        grammar = ChatCompletionRequest.model_validate(body).grammar
+        assert grammar is not None
+        problem = problem_of(grammar)
+        assert str(limit.get("pattern", 10**12)) in problem if strict else problem == ""

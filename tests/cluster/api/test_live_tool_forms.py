@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from tests.cluster.api.live_server import MODEL, LiveServer, running_server
-from tests.cluster.api.sse import events
+from tests.cluster.api.live_server import LiveServer, running_server
 from tests.cluster.openai_schema import check
 from tests.cluster.text.small_tokenizer import write_small_tokenizer
 from tests.cluster.text.tool_templates import TEMPLATES
@@ -52,9 +51,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def streamed(live: LiveServer, **body: Any) -> tuple[str, list[dict[str, str]], str]:
     """Content, calls and finish reason, put together as a client does."""
-    fields = {"model": MODEL, "messages": MESSAGES, "stream": True, **body}
-    chunks, done = events(live.client.post("/v1/chat/completions", json=fields).text)
-    assert done
+    chunks = live.events("/v1/chat/completions", messages=MESSAGES, **body)
     content, calls, reason = "", [], ""
     for chunk in chunks:
         check("CreateChatCompletionStreamResponse", chunk)
@@ -89,22 +86,3 @@ def test_calls_are_whole_streamed_and_right(live: LiveServer, choice: Any) -> No
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "rain"}
     history = [*MESSAGES, message, result]
     live.post("/v1/chat/completions", messages=history, tools=TOOLS, max_tokens=2)
-
-
-@pytest.mark.parametrize("max_tokens", [1, 3, 9, 20, 40])
-def test_a_call_that_is_cut_is_no_content(live: LiveServer, max_tokens: int) -> None:
-    fields = {"tools": TOOLS, "tool_choice": NAMED, "temperature": 0, "max_tokens": max_tokens}
-    choice = live.post("/v1/chat/completions", messages=MESSAGES, **fields)["choices"][0]
-    assert not choice["message"]["content"]
-    calls = [call["function"] for call in choice["message"].get("tool_calls", ())]
-    assert streamed(live, **fields) == ("", calls, choice["finish_reason"])
-
-
-@pytest.mark.parametrize("choice", ["auto", "none"])
-def test_an_answer_without_calls_stays_text(live: LiveServer, choice: str) -> None:
-    fields = {"tools": TOOLS, "tool_choice": choice, "temperature": 0, "max_tokens": 12}
-    answer = live.post("/v1/chat/completions", messages=MESSAGES, **fields)
-    check("CreateChatCompletionResponse", answer)
-    content, calls, reason = streamed(live, **fields)
-    assert (content, calls) == (answer["choices"][0]["message"]["content"] or "", [])
-    assert reason == answer["choices"][0]["finish_reason"]

@@ -172,12 +172,3 @@ async def test_20_a_tool_may_have_given_nothing(api: Api, content: Any) -> None:
     ]
     response = await api.client.post("/v1/chat/completions", json={"model": "small", "messages": messages})
     assert response.status_code == 200, response.text
-
-
-@pytest.mark.parametrize("arguments", ["", " ", None, "null", [1], "[1]", "no JSON", "{", "5", {"a": None}], ids=repr)
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
-async def test_16_odd_arguments_of_earlier_calls_are_read(api: Api, arguments: Any, path: str) -> None:
-    call = {**CALL, "function": {"name": "f", "arguments": arguments}}
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
-    response = await api.client.post(path, json={"model": "small", "messages": messages})
-    assert response.status_code == 200, response.text

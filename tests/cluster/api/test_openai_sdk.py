@@ -3,14 +3,13 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.cluster.api.live_server import MODEL, LiveServer, running_server
+from tests.cluster.api.live_server import MODEL, LiveServer
 
 MESSAGES: Any = [{"role": "user", "content": "hello world"}]
 
@@ -29,12 +28,6 @@ class GetWeather(BaseModel):
     """Tells the weather."""
 
     city: City
-
-
-@pytest.fixture(scope="module")
-def live(tokenizer_dir: Path) -> Iterator[LiveServer]:
-    with running_server(tokenizer_dir) as server:
-        yield server
 
 
 @pytest.fixture
@@ -144,18 +137,3 @@ async def test_async(async_client: openai.AsyncOpenAI) -> None:
     )
     parts = [choice.delta.content or "" async for chunk in stream for choice in chunk.choices]
     assert "".join(parts) == answer.choices[0].message.content
-
-
-async def test_async_client_gone_aborts(live: LiveServer, async_client: openai.AsyncOpenAI) -> None:
-    """24: the SDK closes the stream, and the engine becomes idle with nothing held."""
-    stream = await async_client.completions.create(
-        model=MODEL, prompt="hello", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
-    )
-    async for _ in stream:
-        break
-    await stream.close()
-    for _ in range(1000):
-        held, running = await live.engine.call(lambda engine: (engine.manager.pool.num_active, engine.has_work))
-        if not running:
-            break
-    assert (held, running) == (0, False)

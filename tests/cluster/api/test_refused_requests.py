@@ -274,6 +274,46 @@ async def test_fields_of_completions_that_would_change_the_answer(api: Api, fiel
     assert refused(api, await api.complete(**fields))["param"] == next(iter(fields))
 
 
+TOOL = {"type": "function", "function": {"name": "stop_all"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strng"}}}},
+         "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": None}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True}}},
+         "response_format.json_schema.schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}},
+         "response_format.json_schema.schema"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#"}}}]},
+         "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"anyOf": [{"$ref": "#"}]}}}]},
+         "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+        ({"tools": [TOOL, TOOL]}, "tools"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"min_tokens": 9, "max_tokens": 4}, "min_tokens"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": {"512": 1}}, "logit_bias"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-45}, "repetition_penalty"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+async def test_19_what_cannot_be_served_names_the_field(api: Api, fields: dict[str, Any], param: str) -> None:
+    assert refused(api, await api.chat(**fields))["param"] == param
+
+
 async def test_two_different_limits(api: Api) -> None:
     assert refused(api, await api.chat(max_tokens=3, max_completion_tokens=4))["param"] == "max_completion_tokens"
 

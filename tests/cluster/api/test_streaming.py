@@ -74,14 +74,18 @@ async def test_32_no_usage_when_not_asked_for(api: Api, options: dict | None) ->
         assert all("usage" not in chunk and chunk["choices"] for chunk in events(response.text)[0])
 
 
+@pytest.mark.parametrize("cached_tokens", [0, 16])
 @pytest.mark.parametrize("options", [{}, {"continuous_usage_stats": True}], ids=["", "as guidellm asks"])
-async def test_31_32_one_last_chunk_with_usage_when_asked_for(api: Api, options: dict[str, bool]) -> None:
+async def test_31_32_a28_one_last_chunk_with_usage_when_asked_for(
+    api: Api, options: dict[str, bool], cached_tokens: int
+) -> None:
+    api.engine.script = say("Hel", "lo", cached_tokens=cached_tokens)
     for call in (api.chat, api.complete):
         response = await call(stream=True, stream_options={"include_usage": True, **options})
         chunks, done = events(response.text)
         assert done
         assert chunks[-1]["choices"] == []
-        assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+        assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": cached_tokens}
         assert chunks[-1]["usage"]["completion_tokens"] == 2
         assert all(chunk["usage"] is None for chunk in chunks[:-1])
 

@@ -1,7 +1,6 @@
 """API keys: who gets in, how often, and that nobody reaches another tenant's pages (51, A32)."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from cluster.api.tenant_limits import TenantLimits
 from cluster.api.tenants import ApiKeys, Tenant, key_hash, read_api_keys
 from cluster.commands.key import run as make_key
 from tests.cluster.api.conftest import Api
-from tests.cluster.api.live_server import MODEL, LiveServer, running_server
 from tests.cluster.openai_schema import check
 
 KEYS = ApiKeys(
@@ -24,34 +22,10 @@ KEYS = ApiKeys(
     ),
     admin_hashes=(key_hash("key-admin"),),
 )
-PROMPT = "you are a helpful assistant. " * 8
 
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
-
-
-@pytest.fixture(scope="module")
-def live(tokenizer_dir: Path) -> Iterator[LiveServer]:
-    with running_server(tokenizer_dir, KEYS) as server:
-        yield server
-
-
-def cached(live: LiveServer, key: str, **fields: Any) -> int:
-    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1, **fields}
-    response = live.client.post("/v1/completions", json=body, headers=bearer(key))
-    assert response.status_code == 200, response.text
-    tokens: int = response.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-    return tokens
-
-
-def test_51_a32_tenants_never_meet_in_the_cache(live: LiveServer) -> None:
-    """Own pages are hit; another tenant's are not, whatever salt the caller makes up."""
-    assert cached(live, "key-a") == 0
-    assert cached(live, "key-a2") >= 16  # another key of the same tenant
-    assert cached(live, "key-a", cache_salt="one of its own") == 0
-    assert cached(live, "key-b", cache_salt="tenant:5:alpha:") == 0
-    assert cached(live, "key-b") == 0
 
 
 @pytest.fixture
@@ -88,14 +62,21 @@ async def test_no_key_no_answer(guarded: Any, api: Api, headers: dict[str, str])
     assert len(api.failures) == 2  # requests for text that were refused are counted
 
 
-async def test_each_key_has_its_tenants_salt_and_sessions(guarded: Any, api: Api) -> None:
+async def test_51_a32_each_key_has_its_tenants_salt_and_sessions_whatever_salt_the_caller_makes_up(
+    guarded: Any, api: Api
+) -> None:
+    asked = (("key-a", None), ("key-a2", None), ("key-a", "its own"), ("key-b", None), ("key-b", "tenant:5:alpha:"))
     async with guarded() as client:
-        for key in ("key-a", "key-a2", "key-b"):
-            response = await client.post("/v1/completions", json=BODY, headers=bearer(key) | {"x-session-id": "s"})
+        for key, salt in asked:
+            headers = bearer(key) | {"x-session-id": "s"}
+            response = await client.post("/v1/completions", json={**BODY, "cache_salt": salt}, headers=headers)
             assert response.status_code == 200
     salts = [request.extra_keys.cache_salt for request in api.engine.requests]
-    assert salts == ["tenant:5:alpha:", "tenant:5:alpha:", "tenant:4:beta:"]
-    assert [request.session_id for request in api.engine.requests] == ["alpha/s", "alpha/s", "beta/s"]
+    assert salts == [
+        "tenant:5:alpha:", "tenant:5:alpha:", "tenant:5:alpha:its own", "tenant:4:beta:",
+        "tenant:4:beta:tenant:5:alpha:",
+    ]  # fmt: skip
+    assert [request.session_id for request in api.engine.requests] == ["alpha/s"] * 3 + ["beta/s"] * 2
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
@@ -112,33 +93,6 @@ async def test_51_nobody_is_faster_for_what_another_tenant_said(guarded: Any, ap
             tokenised.append(encoder.num_encoded_characters - before)
     assert tokenised == [tokenised[0], tokenised[0], 0, 0]
     assert tokenised[0] > len(messages[0]["content"])
-
-
-async def test_51_a_salt_is_a_space_of_its_own_when_tokenising_too(api: Api) -> None:
-    encoder, counts = api.models._tokenizer._chat_encoder, []
-    for salt in ("one", "two", "one"):
-        before = encoder.num_encoded_characters
-        assert (await api.chat("told by salt", cache_salt=salt)).status_code == 200
-        counts.append(encoder.num_encoded_characters - before)
-    assert counts == [counts[0], counts[0], 0]
-    assert counts[0] > 0
-
-
-@pytest.mark.parametrize(
-    "target",
-    ["/%61dmin/reset", "/admin/re%73et", "//admin/reset", "/./admin/reset", "/x/../admin/reset", "/admin//reset",
-     "/admin/reset;a=b", "/admin/reset/", "/ADMIN/reset", "/%2561dmin/reset", "/health/../admin/reset",
-     "/health%2f..%2fadmin/reset", "http://x/admin/reset"],
-)  # fmt: skip
-async def test_no_way_of_writing_a_path_leads_past_the_gate(guarded: Any, target: str) -> None:
-    """What authentication reads is what the routes read: decoded once, and otherwise as it is."""
-    for client in (guarded(), guarded(keys=None, admin_open=False)):
-        async with client:
-            request = httpx.Request("POST", "http://warmlane/", headers=bearer("key-a"))
-            path = target.removeprefix("http://x")
-            request.extensions["target"] = target.encode()
-            request.url = httpx.URL("http://warmlane" + path)
-            assert (await client.send(request)).status_code in (401, 403, 404, 405)
 
 
 async def test_administration_needs_an_admin_key(guarded: Any) -> None:
@@ -223,11 +177,11 @@ def test_the_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "must be a mapping"),
+        ("[]", "keys.yaml must be a mapping"),
         ("tenants: 3", "must be a list"),
         ("keys: []", "unknown setting 'keys'"),
         ("tenants: [{name: a, key_sha256: abc}]", "64 hex digits"),
-        ("tenants: [{name: 'a b', key_sha256: []}]", "name must have"),
+        ("tenants: [{name: 'a b', key_sha256: []}]", "keys.yaml: a tenant's name must have"),
         (f"tenants: [{{name: a, key_sha256: '{'0' * 64}', requests_per_minute: 0}}]", "requests_per_minute"),
         ("tenants: [{name: a}, {name: a}]", "twice"),
         ("admin_key_sha256: x", "admin_key_sha256"),

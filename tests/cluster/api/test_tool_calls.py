@@ -3,11 +3,10 @@
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cluster.api.tool_calls import ParsedText, ToolCallDelta, ToolCallParser
 from cluster.text.tool_prompt import plain_messages
+from tests.cluster.api.read_calls import read_pieces
 
 CALL = '<tool_call>\n{"name": "get", "arguments": {"a": "}\\"{", "b": [1, {"c": 2}]}}\n</tool_call>'
 ARGUMENTS = '{"a": "}\\"{", "b": [1, {"c": 2}]}'
@@ -19,14 +18,7 @@ def parser() -> ToolCallParser:
 
 
 def parsed(*pieces: str, is_cut: bool = False) -> ParsedText:
-    """All that the pieces gave, joined as a client joins them."""
-    each, joined = parser(), ParsedText()
-    for number, piece in enumerate(pieces):
-        part = each.feed(piece, final=number == len(pieces) - 1, is_cut=is_cut)
-        joined.content += part.content
-        for call in part.calls:
-            joined.add_call(call)
-    return joined
+    return read_pieces(parser(), *pieces, is_cut=is_cut)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +38,6 @@ def test_content_and_calls(text: str, content: str, num_calls: int) -> None:
     assert found.content == content
     expected = [ToolCallDelta(i, ARGUMENTS, f"call_{i + 1}", "get") for i in range(num_calls)]
     assert found.calls == expected
-
-
-@given(cuts=st.lists(st.integers(0, 200), max_size=12), length=st.integers(0, 200), is_cut=st.booleans())
-def test_a40_any_cut_gives_the_same(cuts: list[int], length: int, is_cut: bool) -> None:
-    text = f"so: <tool {CALL}\n{CALL} and \n then"[:length]
-    edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
-    pieces = [text[start:end] for start, end in itertools.pairwise(edges)]
-    assert parsed(*pieces or [text], is_cut=is_cut) == parsed(text, is_cut=is_cut)
 
 
 def test_arguments_come_as_they_are_written() -> None:

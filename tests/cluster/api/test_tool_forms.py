@@ -21,6 +21,7 @@ from cluster.api.tools import Function
 from cluster.text.tool_forms.form import ToolForm
 from cluster.text.tool_forms.known_forms import GLM, HERMES, KNOWN_FORMS, LLAMA, MISTRAL, QWEN_CODER
 from replica.sampling.grammar_vocabulary import grammar_vocabulary
+from tests.cluster.api.read_calls import read_pieces
 from tests.cluster.text.chat_tokenizers import byte_level_bpe
 
 SCHEMA: dict[str, Any] = {
@@ -53,16 +54,9 @@ forms = pytest.mark.parametrize("form", KNOWN_FORMS, ids=lambda form: form.name)
 
 
 def parsed(form: ToolForm, *pieces: str, is_cut: bool = False) -> ParsedText:
-    """All that the pieces gave, joined as a client joins them."""
     ids = itertools.count()
     parser = ToolCallParser(form, FUNCTIONS, lambda num_characters: f"call_{next(ids)}")
-    joined = ParsedText()
-    for number, piece in enumerate(pieces):
-        part = parser.feed(piece, final=number == len(pieces) - 1, is_cut=is_cut)
-        joined.content += part.content
-        for call in part.calls:
-            joined.add_call(call)
-    return joined
+    return read_pieces(parser, *pieces, is_cut=is_cut)
 
 
 def called(text: ParsedText) -> list[tuple[str | None, Any]]:

@@ -16,11 +16,9 @@ import pytest
 from cluster.commands import serve as serve_command
 from cluster.commands.cli import COMMANDS, main
 from cluster.config import ServeConfig
-from cluster.local.machine_check import check_gpus, check_memory, count_gpus
+from cluster.local.machine_check import check_gpus, count_gpus
 from cluster.machine.free_ports import FreePorts, PortTaken, check_free
 from cluster.models.facts import read_model_facts
-
-GIB = 1 << 30
 
 
 @pytest.fixture(autouse=True)
@@ -61,17 +59,11 @@ def serve(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gpus-per-replica", "2"], "gpus_per_replica must be 0 or 1 for now, got 2"),
         (["--replicas", "0"], "replicas must be between 1 and 1024, got 0"),
-        (["--policy", "fastest"], "got 'fastest'"),
-        (["--dtype", "int3"], "dtype must be auto, float32, float16 or bfloat16, got 'int3'"),
         (["--model", "/nonexistent/model"], "neither a folder nor a hub id"),
         (["--config", "/nonexistent.yaml"], "cannot read /nonexistent.yaml: No such file or directory"),
         (["--api-keys-file", "/nonexistent.yaml"], "cannot read /nonexistent.yaml: No such file or directory"),
-        (["--redis-url", "nonsense"], "redis_url nonsense: Redis URL must specify"),
-        (["--redis-url", "redis://127.0.0.1:1"], "redis_url redis://127.0.0.1:1"),
         (["--redis-url", "redis://127.0.0.1:1/0?password=abc"], "redis_url redis://127.0.0.1:1/0?...: Error"),
-        (["--redis-url", "redis://127.0.0.1:1/?bogus=1"], "Redis clients know no parameter 'bogus'"),
         (["--host", "203.0.113.1"], "Cannot assign requested address"),
     ],
 )
@@ -123,14 +115,6 @@ def test_gpus_are_counted_as_far_as_the_driver_says(tmp_path: Path) -> None:
     assert count_gpus(driver, (), {}) == 2
     assert count_gpus(driver, (), {"CUDA_VISIBLE_DEVICES": "1"}) == 1
     assert count_gpus(driver, (), {"CUDA_VISIBLE_DEVICES": ""}) == 0
-
-
-def test_memory_that_does_not_suffice_is_refused_with_the_numbers(model: Path) -> None:
-    config = ServeConfig(replicas=2, kv_memory=GIB)
-    with pytest.raises(ValueError, match=r"2 replicas need 4.17 GiB .*763 MiB of weights and 1 GiB of KV memory\)"):
-        check_memory(config, model, available_bytes=4 * GIB)
-    check_memory(config, model, available_bytes=5 * GIB)
-    check_memory(ServeConfig(gpus_per_replica=1, kv_memory=GIB), model, available_bytes=GIB)
 
 
 def test_sampling_defaults_that_no_request_may_have_are_refused_before_anything_starts(
@@ -228,6 +212,7 @@ REFUSED = [
     ["lab", "compare", "--trace", "sgd", "--json", "/nonexistent/out.json"],
     ["lab", "compare", "--trace", "sgd", "--requests", "0"],
     ["policy", "show", "--url", "nonsense"],
+    ["policy", "set", "lmetric", "speed"],
     ["key", "no such name"],
 ]
 REFUSE_ALL = """

@@ -1,42 +1,12 @@
 """What the command line says where the other end is no cluster."""
 
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from cluster.commands.cli import main
 from cluster.commands.cluster_call import ClusterRefused, ask_cluster
-
-
-class _Stranger(BaseHTTPRequestHandler):
-    status, body = 404, b"<html>no such page</html>"
-
-    def _answer(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", 0)))
-        self.send_response(self.status)
-        self.send_header("content-length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    do_GET = do_POST = _answer
-
-    def log_message(self, *args: object) -> None:
-        """Silent."""
-
-
-@pytest.fixture
-def stranger() -> Iterator[HTTPServer]:
-    """A web server that is not Warmlane; `handler` may be changed."""
-    server = HTTPServer(("127.0.0.1", 0), type("Handler", (_Stranger,), {}))
-    thread = Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+from tests.cluster.commands.stub_cluster import StubCluster
 
 
 @pytest.mark.parametrize(
@@ -55,21 +25,18 @@ def stranger() -> Iterator[HTTPServer]:
 )
 @pytest.mark.parametrize("arguments", [["show"], ["set", "lmetric"]])
 def test_an_answer_that_no_cluster_gives_is_named_as_such(
-    capsys: pytest.CaptureFixture[str], stranger: HTTPServer, status: int, body: bytes, arguments: list[str]
+    capsys: pytest.CaptureFixture[str], server: StubCluster, status: int, body: bytes, arguments: list[str]
 ) -> None:
-    stranger.RequestHandlerClass.status = status  # type: ignore[attr-defined]
-    stranger.RequestHandlerClass.body = body  # type: ignore[attr-defined]
-    url = f"http://127.0.0.1:{stranger.server_port}"
-    assert main(["policy", *arguments, "--url", url + "/"]) == 1
-    expected = f"warmlane: {url} answered {status} to /admin/policy: is this a Warmlane cluster?\n"
+    server.answer = (status, body)
+    assert main(["policy", *arguments, "--url", server.url + "/"]) == 1
+    expected = f"warmlane: {server.url} answered {status} to /admin/policy: is this a Warmlane cluster?\n"
     assert capsys.readouterr().err == expected
 
 
-def test_the_words_of_a_cluster_that_refuses_are_handed_on(stranger: HTTPServer) -> None:
-    stranger.RequestHandlerClass.status = 400  # type: ignore[attr-defined]
-    stranger.RequestHandlerClass.body = b'{"error": {"message": "no such policy"}}'  # type: ignore[attr-defined]
+def test_the_words_of_a_cluster_that_refuses_are_handed_on(server: StubCluster) -> None:
+    server.answer = (400, b'{"error": {"message": "no such policy"}}')
     with pytest.raises(ClusterRefused, match=r"^no such policy$"):
-        ask_cluster(f"http://127.0.0.1:{stranger.server_port}", "/admin/policy", {})
+        ask_cluster(server.url, "/admin/policy", {})
 
 
 @pytest.mark.parametrize("url", ["nonsense", "127.0.0.1:8000", "ftp://127.0.0.1", ""])

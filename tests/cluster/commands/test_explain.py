@@ -2,10 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,6 +12,7 @@ from cluster.commands.cli import main
 from cluster.commands.explain import request_body
 from cluster.commands.explanation_table import strip
 from cluster.serving.explain_api import PromptSegment, prompt_segments
+from tests.cluster.commands.stub_cluster import StubCluster
 
 EXPLANATION = {
     "replica_id": "r-b", "policy": "expected_finish", "outcome": "warm", "rung": "fresh", "reason": "0.05 s: all there",
@@ -36,43 +34,23 @@ EXPLANATION = {
 }  # fmt: skip
 
 
-class _Cluster(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self._answer({"object": "list", "data": [{"id": "served"}]}, None)
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self._answer(self.server.answer, body)  # type: ignore[attr-defined]
-
-    def _answer(self, answer: Any, body: Any) -> None:
-        self.server.asked.append((self.path, self.headers.get("authorization"), body))  # type: ignore[attr-defined]
-        content = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *args: object) -> None:
-        """Silent."""
-
-
 @pytest.fixture
-def server() -> Iterator[Any]:
-    server: Any = HTTPServer(("127.0.0.1", 0), _Cluster)
-    server.asked, server.answer = [], {"object": "list", "data": [EXPLANATION]}
-    server.url = f"http://127.0.0.1:{server.server_port}"
-    thread = Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def explaining(server: StubCluster) -> StubCluster:
+    server.answer = (200, json.dumps({"object": "list", "data": [EXPLANATION]}).encode())
+    server.answers["/v1/models"] = (200, json.dumps({"object": "list", "data": [{"id": "served"}]}).encode())
+    return server
 
 
-def test_a_text_is_a_message_to_the_model_that_is_served(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "What is a cache?", "--url", server.url]) == 0
+def asked_of(server: StubCluster) -> list[tuple[str, str | None, Any]]:
+    return [(path, key, json.loads(body) if body else None) for _, path, key, body in server.asked]
+
+
+def test_a_text_is_a_message_to_the_model_that_is_served(
+    explaining: StubCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "What is a cache?", "--url", explaining.url]) == 0
     body = {"messages": [{"role": "user", "content": "What is a cache?"}], "model": "served"}
-    assert server.asked == [("/v1/models", None, None), ("/v1/explain", None, body)]
+    assert asked_of(explaining) == [("/v1/models", None, None), ("/v1/explain", None, body)]
     shown = capsys.readouterr().out
     assert "2,000 tokens in 125 blocks of 16. expected_finish would take r-b (warm, index fresh): 0.05 s" in shown
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
@@ -88,20 +66,20 @@ def test_a_text_is_a_message_to_the_model_that_is_served(server: Any, capsys: py
 
 
 def test_a_body_goes_as_it_is_and_a_file_is_read(
-    server: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    explaining: StubCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"model": "mine", "prompt": [1, 2], "cache_salt": "s"}
-    assert main(["explain", json.dumps(body), "--url", server.url]) == 0
+    assert main(["explain", json.dumps(body), "--url", explaining.url]) == 0
     file, key = tmp_path / "prompt.txt", tmp_path / "key"
     file.write_text("Once upon")
     key.write_text("wl-1\n")
-    options = ["--completion", "--model", "named", "--key-file", str(key), "--url", server.url, "--json"]
+    options = ["--completion", "--model", "named", "--key-file", str(key), "--url", explaining.url, "--json"]
     capsys.readouterr()
     assert main(["explain", "--file", str(file), *options]) == 0
-    assert json.loads(capsys.readouterr().out) == server.answer
+    assert json.loads(capsys.readouterr().out)["data"] == [EXPLANATION]
     monkeypatch.setattr("sys.stdin", io.StringIO("From a pipe"))
     assert main(["explain", "--file", "-", *options]) == 0
-    assert server.asked == [
+    assert asked_of(explaining) == [
         ("/v1/explain", None, body),
         ("/v1/explain", "Bearer wl-1", {"prompt": "Once upon", "model": "named"}),
         ("/v1/explain", "Bearer wl-1", {"prompt": "From a pipe", "model": "named"}),
@@ -130,10 +108,10 @@ def test_what_cannot_be_asked_is_one_line(
 
 @pytest.mark.parametrize("answer", [{}, {"data": [{}]}, {"data": [{"id": "x"}]}])
 def test_an_answer_that_explains_nothing_is_no_cluster(
-    server: Any, capsys: pytest.CaptureFixture[str], answer: Any
+    explaining: StubCluster, capsys: pytest.CaptureFixture[str], answer: Any
 ) -> None:
-    server.answer = answer
-    assert main(["explain", "hi", "--url", server.url]) == 1
+    explaining.answer = (200, json.dumps(answer).encode())
+    assert main(["explain", "hi", "--url", explaining.url]) == 1
     assert "is this a Warmlane cluster?" in capsys.readouterr().err
 
 

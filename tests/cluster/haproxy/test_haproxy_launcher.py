@@ -51,10 +51,12 @@ def test_only_the_api_may_listen_beyond_loopback(host: str, address: str) -> Non
     assert amend_listeners(amended, host) == amended  # Ray may start it twice on one file
 
 
-def test_all_ports_of_two_clusters_are_their_own(tmp_path: Path) -> None:
+def test_all_ports_and_paths_of_two_clusters_are_their_own(tmp_path: Path) -> None:
     """The ingresses' ranges count too: HAProxy would send to another cluster's process once one of ours is gone."""
     ports = FreePorts()
-    first, second = (haproxy_environment("haproxy", "127.0.0.1", tmp_path, ports) for _ in range(2))
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    first, second = (haproxy_environment("haproxy", "127.0.0.1", tmp_path / name, ports) for name in "ab")
     taken: list[int] = []
     for environment in (first, second):
         low, high = (int(environment[f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT"]) for end in ("MIN", "MAX"))
@@ -65,6 +67,8 @@ def test_all_ports_of_two_clusters_are_their_own(tmp_path: Path) -> None:
             if name.endswith("_PORT") and not name.startswith("RAY_SERVE_DIRECT_INGRESS")
         ]
     assert len(set(taken)) == len(taken) == 2 * (200 + 4)
+    paths = [key for key in first if key.endswith(("_PATH", "_LOC", "_BASE", "_FILE"))]
+    assert [key for key in paths if first[key] == second[key]] == []
 
 
 @pytest.fixture
@@ -129,16 +133,6 @@ def test_case_24_the_server_hears_of_a_client_that_left_before_its_answer(
                 received += request.recv(65536)
             client.shutdown(socket.SHUT_RDWR)
             assert heard_of_end(request)
-
-
-def test_two_clusters_get_other_ports_and_paths(folder: Path, binary: str) -> None:
-    for name in "ab":
-        (folder / name).mkdir()
-    ports = FreePorts()
-    first, second = (haproxy_environment(binary, "127.0.0.1", folder / name, ports) for name in "ab")
-    for key in first:
-        if key.endswith(("_PORT", "_PATH", "_LOC", "_BASE", "_FILE")):
-            assert first[key] != second[key]
 
 
 def test_haproxy_without_our_rules_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -181,8 +181,6 @@ def test_the_command_writes_numbers_and_page(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--trace", "nowhere"], "is no file and none of"),
-        (["--trace", "synthetic", "--policies", "best"], "policy must be one of"),
         (["--trace", "synthetic", "--load", "-1"], "--load must be between"),
         (["--trace", "synthetic", "--weights", "random.x=1", "--policies", "lmetric"], "--weights wants"),
     ],

@@ -1,4 +1,4 @@
-"""C46: the simulated replica does what the engine does, step by step, because it is made of the same parts."""
+"""The simulated replica does what the engine does, step by step, because it is made of the same parts (C46)."""
 
 from collections.abc import Sequence
 

@@ -9,7 +9,6 @@ from cluster.lab.arrival_plan import ClosedLoop
 from cluster.lab.fleet import Fleet, FleetResult
 from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.scenario import lab_hasher
-from router.policies.registry import POLICIES
 from tests.cluster.lab.workloads import COSTS, sessions, simulate, unique_prompts
 
 NOISY = FleetConfig(num_replicas=3, num_blocks=160, step_noise=0.2, num_slow_replicas=1)
@@ -19,7 +18,7 @@ def hits(result: FleetResult) -> int:
     return sum(outcome.hit_tokens for outcome in result.outcomes)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["expected_finish", "power_of_two"])
 def test_the_same_seed_gives_the_same_result_to_the_byte(policy: str) -> None:
     trace = sessions()
     assert repr(simulate(trace, NOISY, policy)) == repr(simulate(trace, NOISY, policy))
@@ -92,11 +91,6 @@ def test_a_slow_replica_takes_longer() -> None:
     assert slow.total_seconds == pytest.approx(1.3 * usual.total_seconds)
 
 
-def test_affinity_finds_what_chance_does_not() -> None:
-    config = FleetConfig(num_replicas=4, num_blocks=4000)
-    assert hits(simulate(sessions(), config)) > 1.2 * hits(simulate(sessions(), config, "round_robin"))
-
-
 def test_the_later_the_events_come_the_less_is_known() -> None:
     """Predictions bridge ten seconds; beyond, a router that hears nothing takes warm replicas for cold ones."""
     trace = sessions()
@@ -118,7 +112,7 @@ def test_lost_events_are_found_and_repaired() -> None:
 
 
 def test_several_routers_hear_of_each_other() -> None:
-    """C9, C25: four routers reach nearly the hits of one, and a burst does not fall on one replica."""
+    """Four routers reach nearly the hits of one (C25), and a burst does not fall on one replica (C9)."""
     trace = sessions(240)
     config = FleetConfig(num_replicas=4, num_blocks=4000)
     one, four = simulate(trace, config), simulate(trace, replace(config, num_routers=4))

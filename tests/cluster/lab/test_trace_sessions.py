@@ -1,6 +1,5 @@
 """Who talks with whom and when: tool calls, system prompts, sessions, times."""
 
-import itertools
 import json
 from pathlib import Path
 
@@ -40,15 +39,6 @@ def test_each_turn_of_the_assistant_in_tau_is_a_request() -> None:
     turns = [message for row in rows for message in row.get("messages", []) if message["role"] == "assistant"]
     silent = [message for message in turns if not message["content"]]
     assert (len(turns), len(silent), len(load_trace("tau").requests)) == (818, 350, 818)
-
-
-def test_in_tau_too_a_turn_repeats_the_turn_before_with_its_answer() -> None:
-    by_session: dict[str, list[TraceRequest]] = {}
-    for request in load_trace("tau").requests:
-        by_session.setdefault(request.session, []).append(request)
-    for before, after in (pair for turns in by_session.values() for pair in itertools.pairwise(turns)):
-        said = [*before.prompt_ids, *before.answer_ids]
-        assert list(after.prompt_ids[: len(said)]) == said
 
 
 @pytest.mark.parametrize(

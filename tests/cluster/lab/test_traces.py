@@ -54,22 +54,7 @@ def test_mooncake_rows_share_what_their_block_ids_share(tmp_path: Path) -> None:
     assert [len(request.prompt_ids) for request in whole.requests] == [1024, 1100, 600]
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"timestamp": 0, "input_length": 1025, "output_length": 64, "hash_ids": [0, 1]},
-        {"timestamp": 0, "input_length": 0, "output_length": 64, "hash_ids": []},
-        {"input_length": 10, "output_length": 64, "hash_ids": [0]},
-    ],
-)
-def test_a_bad_mooncake_row_is_named_with_its_line(row: dict, tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text(json.dumps(row))
-    with pytest.raises(ValueError, match=r"trace\.jsonl line 1"):
-        read_blocks(path, MOONCAKE)
-
-
-@pytest.mark.parametrize("name", ["sgd", "synthetic"])
+@pytest.mark.parametrize("name", ["sgd", "synthetic", "tau"])
 def test_a_turn_repeats_the_turn_before_with_its_answer(name: str) -> None:
     by_session: dict[str, list] = {}
     for request in load_trace(name, num_requests=200).requests:
@@ -96,19 +81,10 @@ def test_half_of_a_hot_workload_belongs_to_one_group() -> None:
     assert 0.5 < most < 0.6  # the hot half, and what the even half gives the same group
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"a": 1}', "in no known format"),
-        ("[1]", "line 1 is no JSON object"),
-        ("{", "line 1 is no JSON"),
-        ('{"id": 1, "turns": [["X", "hello"]]}', "line 1 is no conversation"),
-    ],
-)
-def test_what_is_no_trace_is_refused_with_its_cause(line: str, message: str, tmp_path: Path) -> None:
+def test_a_line_of_no_known_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text(line)
-    with pytest.raises(ValueError, match=message):
+    path.write_text('{"a": 1}')
+    with pytest.raises(ValueError, match="in no known format"):
         load_trace(str(path))
 
 

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,12 +12,6 @@ import redis
 
 from cluster.local.embedded_redis import EmbeddedRedis, RedisUnavailable, check_redis, find_server
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as path:  # short: sockets end at 107 characters
-        yield Path(path)
 
 
 def gone(pid: int) -> bool:

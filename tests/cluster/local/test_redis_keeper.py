@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,20 +12,8 @@ import redis
 
 from cluster.local.embedded_redis import EmbeddedRedis, RedisUnavailable, check_redis, find_server
 from cluster.local.redis_keeper import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, STEADY_SECONDS, RedisKeeper
+from tests.router.routers import ManualClock
 from tests.waiting import wait_until
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as path:  # short: sockets end at 107 characters
-        yield Path(path)
 
 
 def kill(server: EmbeddedRedis) -> None:
@@ -58,7 +44,7 @@ def test_a_killed_server_answers_again_under_its_url(folder: Path) -> None:
 
 
 def test_one_that_dies_again_soon_waits_and_one_that_ran_long_does_not(folder: Path) -> None:
-    clock = Clock()
+    clock = ManualClock()
     with EmbeddedRedis(folder) as server:
         keeper = RedisKeeper(server, lambda text: None, clock)
 
@@ -81,7 +67,7 @@ def test_one_that_dies_again_soon_waits_and_one_that_ran_long_does_not(folder: P
 
 
 def test_one_that_cannot_start_is_tried_again_at_a_bounded_pace_and_told_each_time(folder: Path) -> None:
-    clock, told = Clock(), list[str]()
+    clock, told = ManualClock(), list[str]()
     keeper = RedisKeeper(EmbeddedRedis(folder, server="/bin/false"), told.append, clock)
     for _ in range(400):
         keeper.check()

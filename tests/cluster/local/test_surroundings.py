@@ -5,9 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from cluster.local.host import ClusterHost
 from cluster.local.host_environment import host_environment, independent_of_folder
 from cluster.local.host_protocol import HostOrders
 from cluster.models.gguf_conversion import readable_by_umask
+from tests.cluster.commands.stub_cluster import stub_cluster
 
 DEAD_PROXY = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[3]
@@ -48,26 +47,12 @@ def dead_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-class Ready(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def do_POST(self) -> None:
-        self.send_error(503)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def port() -> Iterator[int]:
-    with HTTPServer(("127.0.0.1", 0), Ready) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+    """Of a cluster that is ready and has no room."""
+    with stub_cluster() as server:
+        server.answers["/v1/chat/completions"] = (503, b"")
+        yield server.server_port
 
 
 def test_sigint_stops_what_a_shell_started_in_the_background() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -29,16 +28,10 @@ from replica.errors import EngineOverloaded, RequestRefused
 from router.prefix_router import PrefixRouter
 from tests.cluster.openai_schema import check
 from tests.cluster.serving.scripted_replicas import ScriptedReplicas, answer, router_over
-from tests.cluster.text.small_tokenizer import write_small_tokenizer
+from tests.router.routers import ManualClock
 from tests.waiting import BOUND_SECONDS, eventually, let_time_pass
 
 WINDOW = 256
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
-    folder: Path = write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-    return ChatTokenizer(str(folder))
 
 
 class DescribeCall:
@@ -76,27 +69,19 @@ class Describing:
 
 
 @dataclass
-class Clock:
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
 class Operations:
     client: httpx.AsyncClient
     router: PrefixRouter
     replicas: ScriptedReplicas
     describing: Describing
     running: set[str]
-    clock: Clock
+    clock: ManualClock
 
 
 @pytest.fixture
 async def operations(tokenizer: ChatTokenizer) -> AsyncIterator[Operations]:
     router, replicas = router_over("a", "b"), ScriptedReplicas({"a": answer("x"), "b": answer("y")})
-    describing, running, clock = Describing(), {"a", "b"}, Clock()
+    describing, running, clock = Describing(), {"a", "b"}, ManualClock()
     limits = ApiLimits()
     model = ServedModel(name="small", fingerprint="f" * 32, max_model_len=WINDOW, created=1)
     readiness = Readiness(router, describing, lambda: frozenset(running), timeout_seconds=BOUND_SECONDS, clock=clock)

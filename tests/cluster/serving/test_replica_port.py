@@ -17,7 +17,6 @@ from cluster.serving.replica_port import ReplicaPort
 from replica.engine.async_engine import AsyncEngine
 from replica.messages import FinishReason
 from tests.cluster.api.live_server import MODEL, WINDOW, tiny_llm
-from tests.cluster.text.small_tokenizer import write_small_tokenizer
 from tests.waiting import wait_until
 
 KEY = "a-key-of-this-test"
@@ -29,11 +28,6 @@ class OpenPort:
     port: ReplicaPort
     engine: AsyncEngine
     client: httpx.Client
-
-
-@pytest.fixture(scope="module")
-def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @contextmanager
@@ -95,12 +89,18 @@ def test_an_offer_to_upgrade_to_http_2_is_passed_over(opened: OpenPort) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("authorization", [None, "", "Bearer", f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}"])
-@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/docs", "/openapi.json", "/nothing", "/health/"])
+@pytest.mark.parametrize(
+    ("path", "authorization"),
+    [
+        *((path, None) for path in ("/v1/models", "/metrics", "/docs", "/openapi.json", "/nothing", "/health/")),
+        *(("/v1/models", key) for key in ("", "Bearer", f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}")),
+    ],
+)
 def test_without_the_key_only_health_is_told(opened: OpenPort, path: str, authorization: str | None) -> None:
     headers = {} if authorization is None else {"authorization": authorization}
     answer = httpx.get(opened.port.url + path, headers=headers)
     assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.json()["error"]["code"] == "invalid_api_key"
     assert httpx.get(f"{opened.port.url}/health", headers=headers).status_code == 200
 

@@ -15,16 +15,6 @@ from tests.cluster.text.small_tokenizer import CONTROL_TOKENS, write_small_token
 CONTROL_IDS = {0, 1, 2}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> ChatTokenizer:
-    return ChatTokenizer(str(folder))
-
-
 def user(content: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": content}]
 
@@ -41,9 +31,9 @@ CONVERSATIONS = [
 
 @pytest.mark.parametrize("messages", CONVERSATIONS, ids=lambda messages: messages[-1]["content"][:12])
 async def test_21_ordinary_messages_give_the_ids_of_the_plain_template(
-    folder: Path, tokenizer: ChatTokenizer, messages: list[dict[str, str]]
+    tokenizer_dir: Path, tokenizer: ChatTokenizer, messages: list[dict[str, str]]
 ) -> None:
-    plain = AutoTokenizer.from_pretrained(str(folder))
+    plain = AutoTokenizer.from_pretrained(str(tokenizer_dir))
     text = plain.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert await tokenizer.encode_chat(messages) == plain(text, add_special_tokens=False, truncation=False).input_ids
 

@@ -143,7 +143,7 @@ async def test_no_arguments_in_the_history_are_an_empty_object(name: str, argume
     assert head.removesuffix(form.after_arguments + form.after_all) in text
 
 
-@pytest.mark.parametrize("arguments", ["[1]", [1], "no JSON", "5", '{"city": "Os', '"text"', "NaN", {"a": None}])
+@pytest.mark.parametrize("arguments", ["[1]", [1], "no JSON", "{", "5", '{"city": "Os', '"text"', "NaN", {"a": None}])
 @pytest.mark.parametrize("name", [*TEMPLATES, "plain"])
 async def test_odd_arguments_in_the_history_are_rendered(name: str, arguments: Any, tmp_path: Path) -> None:
     template = TEMPLATES[name][0] if name in TEMPLATES else CHATML

@@ -330,24 +330,6 @@ def test_51_a32_another_salt_computes_everything_again() -> None:
     assert computed == [4 * B] * 3 + [B] * 3
 
 
-def test_33_8_stop_strings_end_the_text_before_themselves() -> None:
-    prompt = list(b"hello world")
-    tokens = answer(prompt, 40)
-    start = next(i for i in range(4, 38) if all(token < 128 for token in tokens[i : i + 2]))
-    stop = bytes(tokens[start : start + 2]).decode()
-    text = bytes(tokens).decode(errors="replace")
-    engine = tiny_engine()
-    engine.add(request("stops", prompt, max_tokens=40, stop=(stop,)))
-    parts, reasons = [], []
-    while engine.has_work:
-        for chunk in engine.step():
-            parts.append(chunk.text)
-            reasons.append(chunk.finish_reason)
-    assert "".join(parts) == text[: text.index(stop)]
-    assert reasons[-1] is FinishReason.STOP
-    assert set(reasons[:-1]) == {None}
-
-
 def test_39_a_double_of_a_running_id_is_refused() -> None:
     engine = tiny_engine()
     engine.add(request("same", [1, 2, 3], max_tokens=3))

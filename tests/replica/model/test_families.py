@@ -75,7 +75,8 @@ def test_all_at_once_cold_then_warm(family: str, backend: str) -> None:
 def test_the_same_prompt_twice_in_one_batch(family: str) -> None:
     prompts, answers = answered(family)
     engine = tiny_engine(family, prefix_caching=False)
-    assert run(engine, [greedy(prompts[-1], MAX_TOKENS) for _ in range(2)]) == [answers[-1]] * 2  # A8
+    # Neither is taken for the other's beginning (A8).
+    assert run(engine, [greedy(prompts[-1], MAX_TOKENS) for _ in range(2)]) == [answers[-1]] * 2
 
 
 @families

@@ -91,7 +91,7 @@ def test_a40_a_stream_of_byte_tokens(text: str, stop: list[str]) -> None:
     assert sent == cut_by_definition(text, tuple(stop))
 
 
-def test_33_the_engine_stops_before_the_string_and_says_so() -> None:
+def test_33_8_the_engine_stops_before_the_string_and_says_so() -> None:
     """Streamed chunks joined are the text up to the stop string; a stop string of the prompt does not count."""
     prompt = [*b"ab", *random_prompt(20, seed=3)]
 
@@ -102,6 +102,7 @@ def test_33_the_engine_stops_before_the_string_and_says_so() -> None:
         while engine.has_work:
             chunks += engine.step()
         tokens = [token for chunk in chunks for token in chunk.token_ids]
+        assert {chunk.finish_reason for chunk in chunks[:-1]} == {None}
         return tokens, "".join(chunk.text for chunk in chunks), chunks[-1].finish_reason
 
     tokens, whole, reason = answer(stop=("ab",))

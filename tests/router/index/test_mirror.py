@@ -68,7 +68,8 @@ def test_a_slot_counts_from_enliven_to_drop() -> None:
     assert mirror.longest_prefix(keys(1, 2), 0.0) == {}
 
 
-def test_a_swept_number_is_used_again_and_brings_nothing_with_it() -> None:  # 42, C19
+def test_a_swept_number_is_used_again_and_brings_nothing_with_it() -> None:
+    """A replica that restarts is not credited with what its predecessor held (42, C19)."""
     mirror = IndexMirror()
     dead = live_slot(mirror, *range(100))
     kept = live_slot(mirror, *range(50, 150))
@@ -86,7 +87,8 @@ def test_a_swept_number_is_used_again_and_brings_nothing_with_it() -> None:  # 4
     assert mirror.longest_prefix(keys(60), 0.0) == {kept: 1}
 
 
-def test_predictions_live_between_half_their_life_and_the_whole() -> None:  # C12
+def test_predictions_live_between_half_their_life_and_the_whole() -> None:
+    """Long enough for siblings to follow, and not for ever where no engine confirms them (C12)."""
     for start in (0.0, 1.0, 4.9, 7.3):
         mirror = IndexMirror(predicted_seconds=10.0)
         slot = live_slot(mirror)
@@ -96,8 +98,9 @@ def test_predictions_live_between_half_their_life_and_the_whole() -> None:  # C1
         assert mirror.longest_prefix(keys(1, 2), start + 10.0) == {}
 
 
-def test_a_prediction_that_is_never_confirmed_does_not_live_on_others() -> None:  # C12
-    """A hot key is predicted for one slot again and again; what another slot was predicted once ends all the same."""
+def test_a_prediction_that_is_never_confirmed_does_not_live_on_others() -> None:
+    """A hot key is predicted for one slot again and again; what another slot was predicted once ends all the same
+    (C12)."""
     mirror = IndexMirror(predicted_seconds=10.0)
     hot, once = live_slot(mirror), live_slot(mirror)
     mirror.predict(once, keys(1), 0.0)

@@ -146,14 +146,16 @@ def test_58_an_old_heartbeat_does_not_count() -> None:
     assert (late.num_in_flight, late.queued_prefill_tokens) == (0, 0)
 
 
-def test_a_request_that_no_heartbeat_shows_is_in_flight_all_the_same() -> None:  # C5
+def test_a_request_that_no_heartbeat_shows_is_in_flight_all_the_same() -> None:
+    """Or a replica would look idle while requests are on their way to it (C5)."""
     tracked = Tracked()
     tracked.ledger.reserve("slow way", "a", 100, 0.0)
     tracked.trackers["a"].on_heartbeat(ReplicaLoad(), measured_at=1.0)
     assert tracked.trackers["a"].view("a", 0, 1.0).num_in_flight == 1
 
 
-def test_other_routers_requests_count_until_the_heartbeat_shows_them() -> None:  # C9
+def test_other_routers_requests_count_until_the_heartbeat_shows_them() -> None:
+    """Or all routers would choose the same replica between two heartbeats (C9)."""
     tracker = LoadTracker()
     tracker.on_heartbeat(ReplicaLoad(num_waiting=1, queued_prefill_tokens=10), measured_at=0.0)
     tracker.set_others(3, 600)
@@ -161,7 +163,8 @@ def test_other_routers_requests_count_until_the_heartbeat_shows_them() -> None: 
     assert (view.num_waiting, view.queued_prefill_tokens) == (4, 610)
 
 
-def test_recent_work_is_counted_when_it_is_no_longer_queued_and_fades() -> None:  # C7
+def test_recent_work_is_counted_when_it_is_no_longer_queued_and_fades() -> None:
+    """Paced sessions leave nothing in flight, and must be spread all the same (C7)."""
     tracked = Tracked()
     tracker = tracked.trackers["a"]
     tracked.ledger.reserve("r", "a", 400, 0.0)

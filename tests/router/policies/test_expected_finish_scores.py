@@ -1,10 +1,77 @@
-"""Single decisions of the default policy in which its formula was once too coarse."""
+"""The default policy's formula, and single decisions in which it was once too coarse."""
+
+import random
+from dataclasses import replace
+
+import pytest
 
 from router.load.views import ReplicaView
+from router.policies.base import RequestShape
 from router.policies.registry import make_policy
 from tests.router.policies.shapes import prompt, shares
 
 POLICY = make_policy("expected_finish")
+SHAPE = RequestShape(num_tokens=1000, max_new_tokens=64)
+
+
+def test_scores_are_its_formula() -> None:
+    replicas = [
+        ReplicaView("a", 480, 2, 1, 300, 100.0, prefill_tokens_per_second=500.0, decode_step_seconds=0.06),
+        ReplicaView("b", 0, 0, 0, 0, 0.0, prefill_tokens_per_second=250.0, decode_step_seconds=0.0),
+    ]
+    scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
+    slope = 0.06 / (2 + 4)
+    usual_rate = (500 + 250) / 2
+    rate_a, rate_b = (usual_rate * (rate / usual_rate) ** 0.75 for rate in (500, 250))
+    delay = (1.0 + 0.85 * 1 + 3.0 * 0.5) / usual_rate  # on average one runs and one half waits
+    idle_share = 1 / 2
+    decode = 0.3 * 2 * 32 * 3 * slope  # two run, one waits
+    assert scores["a"] == pytest.approx((300 + 520 + 100 * idle_share) / rate_a + 520 * delay + decode)
+    assert scores["b"] == pytest.approx(1000 / rate_b + 1000 * 1.0 / usual_rate)  # nobody runs or waits there
+
+
+def test_learns_how_long_answers_are_and_waits_for_memory() -> None:
+    known = {"prefill_tokens_per_second": 500.0, "decode_step_seconds": 0.06, "num_blocks": 100, "num_running": 2}
+    replicas = [
+        ReplicaView("full", num_active_blocks=80, num_waiting=1, answer_seconds=1.2, **known),
+        ReplicaView("roomy", num_active_blocks=20, answer_seconds=1.2, **known),
+    ]
+    scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
+    answer_tokens = 1.2 / 0.06
+    decode_for_one = 0.3 * 2 * answer_tokens * 0.06 / (2 + 4)
+    first_token_and_delay = 1000 / 500 * (1 + 1 + 0.85 * 2 + 3 * 0.5)
+    missing = 80 + 40 + 2 * answer_tokens / 2 / 16 + (1000 + answer_tokens) / 16 - 100
+    assert scores["full"] == pytest.approx(first_token_and_delay + 3 * decode_for_one + missing / 80 * 1.2)
+    assert scores["roomy"] == pytest.approx(first_token_and_delay + 2 * decode_for_one)
+
+
+def test_looks_further_ahead_where_nobody_holds_anything() -> None:
+    """It may then balance long answers without tearing a talk from its pages."""
+    known = {"decode_step_seconds": 0.06, "answer_seconds": 0.06 * 200, "num_running": 2}
+    shape = replace(SHAPE, max_new_tokens=500)
+
+    def decode(*hits: int) -> float:
+        views = [ReplicaView(f"replica-{n}", hit_tokens=hit, **known) for n, hit in enumerate(hits)]
+        return make_policy("expected_finish").score_parts(shape, views)["replica-0"]["decode"]
+
+    for_one_token = 0.3 * 2 * 2 * 0.06 / (2 + 4)
+    assert decode(0, 16) == pytest.approx(32 * for_one_token)
+    assert decode(0, 0) == pytest.approx(64 * for_one_token)
+
+
+def test_does_not_believe_one_odd_measurement() -> None:
+    rates = [400.0, 410.0, 0.001]
+    replicas = [ReplicaView(f"replica-{n}", prefill_tokens_per_second=rate) for n, rate in enumerate(rates)]
+    scores = make_policy("expected_finish").choose(SHAPE, replicas, 0.0, random.Random(1)).scores
+    slower = 4**0.75  # at most four times off the usual one, of which three quarters are believed
+    assert scores["replica-2"] == pytest.approx(scores["replica-0"] + (slower - 1) * 1000 / 400)
+
+
+def test_weights_are_data() -> None:
+    busy = [ReplicaView("a", hit_tokens=960, num_running=8, decode_step_seconds=0.2), ReplicaView("b", num_running=0)]
+    rng = random.Random(1)
+    assert make_policy("expected_finish").choose(SHAPE, busy, 0.0, rng).replica_id == "b"
+    assert make_policy("expected_finish", {"decode": 0.0}).choose(SHAPE, busy, 0.0, rng).replica_id == "a"
 
 
 def busy(replica_id: str, running: int = 8, **fields: float) -> ReplicaView:
