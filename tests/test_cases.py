@@ -1,4 +1,4 @@
-"""Every case number that stands in code, tests and pages is explained in tests/cases.md."""
+"""Every case number in code, tests and pages is explained in tests/cases.md, and stands behind its reason."""
 
 import ast
 import io
@@ -87,6 +87,7 @@ def test_the_reason_stands_first_and_the_number_second() -> None:
 def test_the_search_finds_what_it_should() -> None:
     for remark in (
         "# A21",
+        "# (A13)",
         "# 42, C19",
         "33b: a key is missing",
         "C9, C25: near one",

@@ -181,6 +181,7 @@ def test_the_command_writes_numbers_and_page(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--trace", "synthetic", "--policies", "best"], "policy must be one of"),
         (["--trace", "synthetic", "--load", "-1"], "--load must be between"),
         (["--trace", "synthetic", "--weights", "random.x=1", "--policies", "lmetric"], "--weights wants"),
     ],
