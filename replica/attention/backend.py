@@ -72,7 +72,8 @@ class AttentionBackend(ABC):
         layout: BatchLayout,
         options: LayerOptions,
     ) -> torch.Tensor:
-        """query: [num_tokens, num_heads, head_dim]; pages: [num_pages, page_size, num_kv_heads, head_dim].
+        """query: [num_tokens, num_heads, head_dim]; pages: [num_pages, page_size, num_kv_heads, head_dim], each page
+        contiguous and 64 bytes aligned, but any stride between pages (KVPages).
 
         The K/V of the new tokens are in the pages already. Returns [num_tokens, num_heads, value_head_dim].
         """

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 
 from replica.attention.backend import AttentionBackend, BatchLayout, LayerOptions
-from replica.attention.pages import KVPages
+from replica.attention.pages import KVPages, Places
 
 
 class PagedStep:
@@ -40,7 +40,7 @@ class PagedStep:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """key, value: [1, num_kv_heads, num_tokens, head_dim]. Returns them unchanged, because attention reads the
         pages; but to a layer that expands latents, those of all its requests' tokens, page by page."""
-        self._pages.write(layer_idx, key[0].transpose(0, 1), value[0].transpose(0, 1), self._layout.slots)
+        self._pages.write(layer_idx, key[0].transpose(0, 1), value[0].transpose(0, 1), self._places)
         if not self._pages.shapes[layer_idx].expanded:
             return key, value
         keys, values = self._pages.layer(layer_idx)
@@ -57,6 +57,10 @@ class PagedStep:
             return self._backend.attend(query, keys, values, self._layout, options)
         keys, values = self._as_pages(key), self._as_pages(value)
         return self._backend.attend(query, keys, values, self._expanded_layout, options)
+
+    @cached_property
+    def _places(self) -> Places:
+        return self._pages.places(self._layout.slots)
 
     @cached_property
     def _own_pages(self) -> list[torch.Tensor]:

@@ -181,6 +181,8 @@ class FusedDecoder:
         for index, target in enumerate(self._layers):
             keys, values = pages.layer(index)
             target.attention.keys, target.attention.values = keys.data_ptr(), values.data_ptr()
+            target.attention.key_page_stride = keys.stride(0)
+            target.attention.value_page_stride = values.stride(0)
         self._pages = pages
 
     def _workspace(

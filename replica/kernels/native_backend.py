@@ -55,6 +55,8 @@ class NativeAttention(AttentionBackend):
         layer = structs.AttentionLayer(
             keys=key_pages.data_ptr(),
             values=value_pages.data_ptr(),
+            key_page_stride=key_pages.stride(0),
+            value_page_stride=value_pages.stride(0),
             heads=num_heads,
             kv_heads=key_pages.shape[2],
             key_dim=key_dim,

@@ -39,6 +39,8 @@ class AttentionLayer(ctypes.Structure):
     _fields_: ClassVar = [
         ("keys", c_void_p),
         ("values", c_void_p),
+        ("key_page_stride", c_int64),
+        ("value_page_stride", c_int64),
         ("heads", c_int64),
         ("kv_heads", c_int64),
         ("key_dim", c_int64),

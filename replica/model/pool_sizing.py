@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from replica.attention.pages import LayerShape
+from replica.attention.pages import LayerShape, bytes_per_page
 from replica.config import EngineConfig
 from replica.errors import PoolTooSmall
 from replica.node_share import available_memory
@@ -28,7 +28,7 @@ def num_pages(
     number of blocks is taken as it is, as far as it fills whole pages: longer requests are then refused one by one
     (A22). It must fill one page.
     """
-    page_bytes = bytes_per_token(shapes, dtype) * page_size
+    page_bytes = bytes_per_page(shapes, page_size, dtype)
     needed = -(-max_model_len // page_size)
     if config.num_blocks is not None:
         return _pages_of(config.num_blocks, config.block_size, page_size)

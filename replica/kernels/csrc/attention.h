@@ -11,10 +11,12 @@ typedef struct {
     int64_t num_requests, page_size;
 } Batch;
 
-/* keys, values: [num_pages, page_size, kv_heads, head dim]. window: newest tokens a query sees, 0 for all.
- * softcap: 0 for none. query_stride: floats from one token's queries to the next's. */
+/* keys, values: [num_pages, page_size, kv_heads, head dim], with so many floats from one page to the next as the page
+ * strides say: a page holds all layers. window: newest tokens a query sees, 0 for all. softcap: 0 for none. query_stride:
+ * floats from one token's queries to the next's. */
 typedef struct {
     const float *keys, *values;
+    int64_t key_page_stride, value_page_stride;
     int64_t heads, kv_heads, key_dim, value_dim, query_stride, window;
     float scaling, softcap;
 } AttentionLayer;

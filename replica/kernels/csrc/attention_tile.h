@@ -62,8 +62,9 @@ INLINE void fetch_tile(const AttentionLayer *layer, const Batch *batch, int64_t 
                        int64_t num_heads, int64_t first, int64_t end) {
     const int64_t *table = batch->tables + batch->table_starts[request];
     for (int64_t i = first; i < first + TILE && i < end; i++) {
-        int64_t slot = (table[i / batch->page_size] * batch->page_size + i % batch->page_size) * layer->kv_heads + first_head;
-        const float *key = layer->keys + slot * layer->key_dim, *value = layer->values + slot * layer->value_dim;
+        int64_t page = table[i / batch->page_size], row = i % batch->page_size * layer->kv_heads + first_head;
+        const float *key = layer->keys + page * layer->key_page_stride + row * layer->key_dim;
+        const float *value = layer->values + page * layer->value_page_stride + row * layer->value_dim;
         for (int64_t d = 0; d < num_heads * layer->key_dim; d += 16) __builtin_prefetch(key + d, 0, 3);
         for (int64_t d = 0; d < num_heads * layer->value_dim; d += 16) __builtin_prefetch(value + d, 0, 3);
     }
@@ -82,11 +83,11 @@ static void gather_tile(const AttentionLayer *layer, const Batch *batch, int64_t
         memset(tile->values, 0, num_heads * TILE * value_dim * sizeof(float));
     }
     for (int64_t i = 0; i < num; i++) {
-        int64_t slot = (table[page] * batch->page_size + offset) * layer->kv_heads + first_head;
-        rows[i] = layer->keys + slot * key_dim;
+        int64_t row = offset * layer->kv_heads + first_head;
+        const float *value = layer->values + table[page] * layer->value_page_stride + row * layer->value_dim;
+        rows[i] = layer->keys + table[page] * layer->key_page_stride + row * key_dim;
         for (int64_t h = 0; h < num_heads; h++)
-            copy_padded(tile->values + (h * TILE + i) * value_dim, layer->values + (slot + h) * layer->value_dim,
-                        layer->value_dim, value_dim);
+            copy_padded(tile->values + (h * TILE + i) * value_dim, value + h * layer->value_dim, layer->value_dim, value_dim);
         if (++offset == batch->page_size) offset = 0, page++;
     }
     int64_t whole = num / 8 * 8, dims = key_dim / 8 * 8;

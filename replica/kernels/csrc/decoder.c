@@ -48,8 +48,9 @@ static void store_keys(const DecoderLayer *layer, const Step *step, float *qkv, 
             float *query = qkv + t * layer->qkv.n, *key = query + a->heads * a->key_dim, *value = key + keys;
             prepare_heads(layer, query, a->heads, layer->query_norm, step->positions[t]);
             prepare_heads(layer, key, a->kv_heads, layer->key_norm, step->positions[t]);
-            memcpy((float *)a->keys + step->slots[t] * keys, key, keys * sizeof(float));
-            memcpy((float *)a->values + step->slots[t] * values, value, values * sizeof(float));
+            int64_t page = step->slots[t] / step->batch.page_size, offset = step->slots[t] % step->batch.page_size;
+            memcpy((float *)a->keys + page * a->key_page_stride + offset * keys, key, keys * sizeof(float));
+            memcpy((float *)a->values + page * a->value_page_stride + offset * values, value, values * sizeof(float));
         }
 }
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from replica.attention.backend import AttentionBackend, BatchLayout, LayerOptions
+from replica.attention.pages import KVPages, LayerShape
 from replica.model.backend_choice import BACKENDS
 
 # (tokens in the pages already, new tokens): fresh prefills, continued chunks and decodes, short and long, mixed.
@@ -113,6 +114,22 @@ def make_batch(place: Place, requests: list[tuple[int, int]], heads: Heads, page
     return Batch(query, keys, values, key_pages, value_pages, layout)
 
 
+def in_blobs(batch: Batch) -> Batch:
+    """The same pages as one of three layers of blobs, whose other layers are NaN."""
+    num_pages, page_size, num_heads, key_dim = batch.key_pages.shape
+    shape = LayerShape(num_heads, key_dim, batch.value_pages.shape[-1])
+    others = LayerShape(1, 72, 40)
+    dtype, device = batch.key_pages.dtype, batch.key_pages.device
+    pages = KVPages([others, shape, others], num_pages, page_size, dtype, device)
+    for i in (0, 2):
+        for part in pages.layer(i):
+            part.fill_(float("nan"))
+    keys, values = pages.layer(1)
+    keys.copy_(batch.key_pages), values.copy_(batch.value_pages)
+    assert not keys.is_contiguous()
+    return replace(batch, key_pages=keys, value_pages=values)
+
+
 def dense_attention(batch: Batch, options: LayerOptions) -> torch.Tensor:
     """Position by position and in float64, as the formula says."""
     rows = []
@@ -195,6 +212,18 @@ def test_scores_of_any_size(place: Place, size: float) -> None:
     assert output.isfinite().all()
     if size < 1e9:  # beyond, rounding of the scores themselves decides
         place.check(output, dense_attention(batch, OPTIONS["plain"]))
+
+
+@every_backend
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["window and softcap"]], ids=["plain", "window, softcap"])
+@pytest.mark.parametrize("pages", [1, 7, 16])
+def test_pages_of_all_layers_in_one_blob_give_the_bits_of_packed_pages(
+    place: Place, heads: Heads, options: LayerOptions, pages: int
+) -> None:
+    """Across the borders of tiles and of the parts that threads share."""
+    batch = make_batch(place, [*BATCHES["A10: everything"], (700, 1), (250, 70)], heads, pages)
+    assert torch.equal(place.attend(in_blobs(batch), options), place.attend(batch, options))
 
 
 @every_backend

@@ -137,6 +137,24 @@ def test_a_context_shared_by_threads_gives_the_bits_of_a_prompt(
     torch.testing.assert_close(alone, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_reaches_every_query_that_sees_it_wherever_it_lies(bad: float) -> None:
+    """In each lane of a register and each place of a tile; queries before it stay as they are."""
+    torch.manual_seed(3)
+    sequence = Sequence.random(130, 2, 1, 16, 16)
+    options, native = LayerOptions(0.25), NativeAttention()
+    query = sequence.query.abs()
+    clean = Sequence(query, sequence.keys, sequence.values)
+    expected = attend(native, [clean], Pages([clean], 16), [(0, 0, 130)], options)
+    for token in (*range(64), 65, 127, 128, 129):
+        keys = sequence.keys.clone()
+        keys[token, 0, 0], keys[token, 0, 1] = bad, -bad  # with positive queries their sum is no number
+        spoilt = Sequence(query, keys, sequence.values)
+        got = attend(native, [spoilt], Pages([spoilt], 16), [(0, 0, 130)], options)
+        assert torch.equal(got[:token], expected[:token])
+        assert got[token:].isnan().all()
+
+
 def test_is_not_offered_for_what_it_cannot_compute() -> None:
     assert "float32" in (NativeAttention.unavailable_because(torch.device("cpu"), torch.bfloat16) or "")
     assert "CPU" in (NativeAttention.unavailable_because(torch.device("cuda"), torch.float32) or "")

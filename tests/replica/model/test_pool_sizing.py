@@ -29,6 +29,12 @@ def test_a37_given_blocks_win_over_given_bytes_and_bytes_over_memory(monkeypatch
     assert pages(kv_memory_bytes=1 << 30) == (1 << 30) // (16 * TOKEN_BYTES)
 
 
+def test_given_bytes_hold_the_padding_of_pages_too() -> None:
+    odd = [LayerShape(1, 3, 5)] * 4  # 32 bytes a token, and in a page of one token 64 for each layer's keys and values
+    config = EngineConfig(model="m", kv_memory_bytes=8 * 64 * 10)
+    assert pool_sizing.num_pages(config, odd, torch.float32, torch.device("cpu"), 1, 4) == 10
+
+
 def test_blocks_fill_pages_of_any_size_and_one_page_at_least() -> None:
     assert pages(num_blocks=35, page_size=256) == 2
     with pytest.raises(PoolTooSmall, match="num_blocks must be at least 16, got 15: a page has 256 tokens, a block 16"):
