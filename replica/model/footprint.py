@@ -11,8 +11,8 @@ from replica.model.probe import witness_layers
 
 @dataclass(frozen=True, slots=True)
 class ModelFootprint:
-    """weight_bytes: all parameters, tied ones once. token_bytes: keys and values of one token in all layers; parts of a page
-    that fill no whole cache lines would add to it, but none of a usual shape does."""
+    """weight_bytes: all parameters, tied ones once. token_bytes: keys and values of one token in all layers; parts of
+    a page that fill no whole cache lines would add to it, but none of a usual shape does."""
 
     num_parameters: int
     weight_bytes: int
