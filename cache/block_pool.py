@@ -2,9 +2,20 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from cache.block_hasher import BlockKey
 from cache.prefix_index import PrefixIndex
+
+
+@dataclass(frozen=True, slots=True)
+class EvictedPage:
+    """A page that is handed out again while its bytes still lie there. block_keys: of its leading blocks, which could
+    be hit. gone: those of them that no other page holds."""
+
+    page_id: int
+    block_keys: tuple[BlockKey, ...]
+    gone: tuple[BlockKey, ...]
 
 
 class BlockPool:
@@ -50,8 +61,8 @@ class BlockPool:
                 self._num_cached_free -= bool(self.index.keys_of(page_id))
             self._refs[page_id] += 1
 
-    def take(self, num_pages: int) -> tuple[list[int], list[BlockKey]]:
-        """Hands out pages with one holder each, oldest free first. Returns them and the keys that were evicted.
+    def take(self, num_pages: int) -> tuple[list[int], list[EvictedPage]]:
+        """Hands out pages with one holder each, oldest free first. Returns them, and what could be hit in them.
 
         Raises IndexError when fewer are free; nothing is changed then.
         """
@@ -60,9 +71,10 @@ class BlockPool:
         taken, evicted = [], []
         for _ in range(num_pages):
             page_id, _ = self._free.popitem(last=False)
-            if self.index.keys_of(page_id):
+            keys = tuple(self.index.keys_of(page_id))
+            if keys:
                 self._num_cached_free -= 1
-                evicted += self.index.drop_page(page_id)
+                evicted.append(EvictedPage(page_id, keys, tuple(self.index.drop_page(page_id))))
             self._refs[page_id] = 1
             taken.append(page_id)
         return taken, evicted

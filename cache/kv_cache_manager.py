@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 
 from cache.block_contents import BlockContents
 from cache.block_hasher import BlockKey
 from cache.block_pool import BlockPool
 from cache.events import EventBuffer, KVEvent
 from cache.prefix_index import PrefixIndex
+from cache.tiers.colder_tiers import ColderTiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class PrefixMatch:
     num_tokens: int = 0
     page_ids: tuple[int, ...] = ()
     partial_page: int | None = None
+
+    def whole_pages(self, page_size: int) -> "PrefixMatch":
+        """Without the page that would be copied."""
+        return PrefixMatch(len(self.page_ids) * page_size, self.page_ids)
 
 
 NO_MATCH = PrefixMatch()
@@ -79,8 +85,14 @@ class KVCacheManager:
         self.pool = BlockPool(num_pages, PrefixIndex())
         self._contents = BlockContents() if keep_token_ids else None
         self._tables: dict[str, _Table] = {}
+        self.tiers: ColderTiers | None = None
         self._events = EventBuffer()
         self._copies: list[PageCopy] = []
+
+    def attach(self, tiers: ColderTiers) -> None:
+        """Evicted pages are offered to these from here on, and what they hold already counts as held."""
+        self.tiers = tiers
+        self._events.stored(sorted(tiers.block_keys()))
 
     @property
     def num_blocks(self) -> int:
@@ -101,7 +113,7 @@ class KVCacheManager:
         return -(-num_tokens // self.page_size)
 
     def match(self, keys: Sequence[BlockKey], num_tokens: int) -> PrefixMatch:
-        """Longest cached prefix in whole hash blocks, at most `num_tokens - 1`: the last token is always computed,
+        """Longest prefix in the pool in whole hash blocks, at most `num_tokens - 1`: the last token is always computed,
         because its logits are needed (A1, 2)."""
         if not self.prefix_caching:
             return NO_MATCH
@@ -120,12 +132,28 @@ class KVCacheManager:
                 return PrefixMatch((last + 1) * self.block_size, tuple(page_ids), partial)
         return PrefixMatch(first * self.block_size, tuple(page_ids))
 
+    def num_loadable_pages(self, keys: Sequence[BlockKey], match: PrefixMatch, num_tokens: int) -> int:
+        """How many whole pages behind the match's whole pages lie in colder tiers, one after another."""
+        tiers = self.tiers
+        if tiers is None or not self.prefix_caching:
+            return 0
+        first, per_page = len(match.page_ids) * self.blocks_per_page, self.blocks_per_page
+        limit = min(len(keys), (num_tokens - 1) // self.block_size) // per_page * per_page
+        last_keys = islice(keys, first + per_page - 1, limit, per_page)
+        return sum(1 for _ in takewhile(tiers.find, last_keys))
+
+    def num_reusable_tokens(self, keys: Sequence[BlockKey], num_tokens: int) -> int:
+        """Leading tokens that need no computing: of the pool, and of colder tiers behind that."""
+        match = self.match(keys, num_tokens)
+        num_pages = len(match.page_ids) + self.num_loadable_pages(keys, match, num_tokens)
+        return max(match.num_tokens, num_pages * self.page_size)
+
     def overlap(self, keys: Sequence[BlockKey], token_ids: Sequence[int], root: BlockKey) -> PrefixOverlap:
         """What a match of this prompt gives, and how many tokens more are equal to cached ones; changes nothing.
 
         root: `BlockHasher.root` of the prompt's name space. Without `keep_token_ids` nothing more is known.
         """
-        reusable = self.match(keys, len(token_ids)).num_tokens
+        reusable = self.num_reusable_tokens(keys, len(token_ids))
         if self._contents is None:
             return PrefixOverlap(reusable, reusable)
         parent = keys[reusable // self.block_size - 1] if reusable else root
@@ -169,9 +197,17 @@ class KVCacheManager:
         if missing > 0:
             taken, evicted = self.pool.take(missing)
             table.page_ids += taken
-            self._events.removed(evicted)
-            if self._contents is not None:
-                self._contents.forget(evicted)
+            for page in evicted:
+                if self.tiers is not None and len(page.block_keys) == self.blocks_per_page == len(page.gone):
+                    self.tiers.offer(page.page_id, page.block_keys)
+                self._removed(page.gone)
+                if self._contents is not None:
+                    self._contents.forget(page.gone)
+
+    def _removed(self, keys: Sequence[BlockKey]) -> None:
+        """No page of the pool holds these any more; the world hears of it where no tier does either."""
+        tiers = self.tiers
+        self._events.removed(keys if tiers is None else [key for key in keys if key not in tiers])
 
     def commit(
         self,
@@ -208,6 +244,8 @@ class KVCacheManager:
     def reset(self) -> None:
         """Forgets all cached content. Running requests keep their pages but do not offer old ones again."""
         self.pool.forget_keys()
+        if self.tiers is not None:
+            self.tiers.clear()
         if self._contents is not None:
             self._contents.clear()
         for table in self._tables.values():
@@ -226,17 +264,24 @@ class KVCacheManager:
         return copies
 
     def take_events(self) -> list[KVEvent]:
+        """What has changed for the world since the last call: blocks that the pool or a tier holds."""
+        if self.tiers is not None:
+            arrived, gone = self.tiers.take_changes()
+            index = self.pool.index
+            self._events.stored([key for key in arrived if index.find(key) is None])
+            self._events.removed([key for key in gone if index.find(key) is None])
         return self._events.take()
 
     def cached_keys(self) -> set[BlockKey]:
-        return self.pool.index.keys()
+        """Blocks that can be hit, in the pool or after loading."""
+        return self.pool.index.keys() | (self.tiers.block_keys() if self.tiers is not None else set())
 
     def check_invariants(self) -> None:
         """Raises RuntimeError where pool, tables and index disagree (A19)."""
         self.pool.check_invariants(table.page_ids for table in self._tables.values())
         if self._contents is not None:
             self._contents.check_invariants()
-            if self._contents.keys() != self.cached_keys():
+            if self._contents.keys() != self.pool.index.keys():
                 raise RuntimeError("token ids are kept of other blocks than those that can be hit")
         for request_id, table in self._tables.items():
             if table.num_registered_blocks > len(table.page_ids) * self.blocks_per_page:

@@ -1,0 +1,151 @@
+"""What becomes of a page that the pool evicts, and which pages can be loaded back."""
+
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from cache.block_hasher import BlockKey
+from cache.tiers.host import Blob, HostPage, HostTier
+
+NUM_REMEMBERED = 65_536
+"""Pages that left for good: one that comes again is worth a place on the disk."""
+
+
+class Disk(Protocol):
+    """What is asked of `DiskTier`; `find` and `read_into` by any thread."""
+
+    def offer(self, block_keys: Sequence[BlockKey], blob: memoryview) -> bool: ...
+
+    def find(self, key: BlockKey) -> bool: ...
+
+    def read_into(self, key: BlockKey, target: memoryview) -> bool: ...
+
+    def clear(self) -> None: ...
+
+    def block_keys(self) -> Iterable[BlockKey]: ...
+
+
+class ColderTiers:
+    """The host's memory first, the disk for what was used again before it left that. The engine's thread calls all but
+    `read` and `disk_changed`, which any thread may.
+
+    A block counts as held while any tier holds its page, so that the world hears of its end once (`take_gone`).
+    """
+
+    def __init__(self, host: HostTier | None, disk: Disk | None, page_bytes: int, bytes_of: Callable[[int], Blob]):
+        """bytes_of: a page of the pool, by its id."""
+        self._page_bytes = page_bytes
+        self._of_thread = threading.local()
+        self.host = host
+        self.disk = disk
+        self._bytes_of = bytes_of
+        self._num_copies: Counter[BlockKey] = Counter()
+        self._gone: list[BlockKey] = []
+        self._changes: deque[tuple[Sequence[BlockKey], Sequence[BlockKey]]] = deque()
+        self._left_before: OrderedDict[BlockKey, None] = OrderedDict()
+        self.num_offered_pages = 0
+        self.num_refused_pages = 0
+        if disk is not None:
+            self._arrived(disk.block_keys())
+
+    def __contains__(self, key: BlockKey) -> bool:
+        return key in self._num_copies
+
+    def block_keys(self) -> set[BlockKey]:
+        return set(self._num_copies)
+
+    def offer(self, page_id: int, block_keys: Sequence[BlockKey]) -> None:
+        """The pool gives this page, whose bytes are still there, to somebody else."""
+        self.num_offered_pages += 1
+        if self.host is not None:
+            is_new = block_keys[-1] not in self.host
+            if self.host.put(block_keys, self._bytes_of(page_id), self._leave_host):
+                if is_new:
+                    self._arrived(block_keys)
+                return
+            self.num_refused_pages += 1
+        elif self.disk is not None:
+            self._offer_to_disk(block_keys, self._bytes_of(page_id), num_uses=0)
+
+    def find(self, key: BlockKey) -> str | None:
+        """The tier that holds the page whose last block this is."""
+        if self.host is not None and key in self.host:
+            return self.host.name
+        if self.disk is not None and self.disk.find(key):
+            return "disk"
+        return None
+
+    def read(self, key: BlockKey, take: Callable[[Blob], bool]) -> str | None:
+        """Shows the page's bytes to `take`, which copies them and says whether it did. Returns the tier they came from;
+        None where no tier has it (any more)."""
+        if self.host is not None and self.host.read(key, take):
+            return self.host.name
+        if self.disk is not None:
+            staging = self._staging()
+            if self.disk.read_into(key, staging.data) and take(staging):
+                return "disk"
+        return None
+
+    def _staging(self) -> Blob:
+        """Of this thread: only a page that is whole and right may be copied on."""
+        found: Blob | None = getattr(self._of_thread, "staging", None)
+        if found is None:
+            found = self._of_thread.staging = np.empty(self._page_bytes, np.uint8)
+        return found
+
+    def clear(self) -> None:
+        """A cache reset: nothing that is here now will ever be found again."""
+        if self.host is not None:
+            self.host.clear()
+        if self.disk is not None:
+            self.disk.clear()
+        self._changes.clear()
+        self._num_copies.clear()
+        self._gone.clear()
+        self._left_before.clear()
+
+    def disk_changed(self, stored: Sequence[BlockKey], removed: Sequence[BlockKey]) -> None:
+        """By the disk's own thread."""
+        self._changes.append((stored, removed))
+
+    def take_changes(self) -> tuple[list[BlockKey], list[BlockKey]]:
+        """Blocks that a tier came to hold by itself since the last call, and those that none holds any more."""
+        arrived = []
+        while self._changes:
+            stored, removed = self._changes.popleft()
+            arrived += [key for key in stored if key not in self._num_copies]
+            self._arrived(stored)
+            self._left(removed)
+        gone, self._gone = [key for key in self._gone if key not in self._num_copies], []
+        return [key for key in arrived if key in self._num_copies], gone
+
+    def _arrived(self, keys: Iterable[BlockKey]) -> None:
+        self._num_copies.update(keys)
+
+    def _left(self, keys: Iterable[BlockKey]) -> None:
+        for key in keys:
+            if self._num_copies[key] > 1:
+                self._num_copies[key] -= 1
+            else:
+                del self._num_copies[key]
+                self._gone.append(key)
+
+    def _leave_host(self, page: HostPage, blob: Blob) -> None:
+        if self.disk is not None:
+            self._offer_to_disk(page.block_keys, blob, page.num_uses)
+        self._left(page.block_keys)
+
+    def _offer_to_disk(self, block_keys: Sequence[BlockKey], blob: Blob, num_uses: int) -> None:
+        """Only what was used again: most pages are never asked for a second time, and a disk wears out by writing."""
+        key = block_keys[-1]
+        if not num_uses and key not in self._left_before:
+            self._left_before[key] = None
+            if len(self._left_before) > NUM_REMEMBERED:
+                self._left_before.popitem(last=False)
+            return
+        self._left_before.pop(key, None)
+        if self.disk is not None and not self.disk.offer(block_keys, blob.data):
+            self.num_refused_pages += 1
