@@ -65,6 +65,9 @@ class ServeConfig:
     )
     num_blocks: int | None = setting(None, "KV blocks of one replica; wins over --kv-memory", low=2)
     kv_memory: int | None = setting(None, "KV memory of one replica, e.g. 2GiB; default: by available memory", low=1)
+    host_kv_memory: int = setting(
+        0, "memory of one replica for KV pages that its pool evicts, e.g. 4GiB; 0 keeps none", low=0
+    )
     max_num_seqs: int = setting(_ENGINE["max_num_seqs"], "requests that one replica runs at once", low=1, high=65536)
     max_num_batched_tokens: int = setting(_ENGINE["max_num_batched_tokens"], "tokens of one engine step", low=1)
     deterministic: bool = setting(
@@ -201,6 +204,7 @@ class ServeConfig:
             page_size=self.page_size,
             num_blocks=self.num_blocks,
             kv_memory_bytes=self.kv_memory,
+            host_kv_memory=self.host_kv_memory,
             # Replicas on CPUs divide this by those of their node, which measure at about the same time (`node_share`).
             memory_fraction=0.85 if self.gpus_per_replica else 0.5,
             max_num_seqs=self.max_num_seqs,
@@ -249,7 +253,7 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
         if optional:
             return None
         raise ValueError(f"{name} must not be null")
-    if name in ("kv_memory", "max_body_bytes"):
+    if name in ("kv_memory", "host_kv_memory", "max_body_bytes"):
         return parse_bytes(name, value)
     if kind is bool:
         return _yes_or_no(name, value)

@@ -18,9 +18,9 @@ from replica.config import EngineConfig
 from replica.engine.async_engine import AsyncEngine
 from replica.engine.cache_inspection import cache_overlaps
 from replica.engine.engine import Engine
-from replica.engine.factory import build_engine
 from replica.engine.warm_up import warm_up
 from replica.event_publisher import EventPublisher
+from replica.factory import build_engine
 from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
 from replica.metrics import EngineMetrics
 from replica.node_share import replicas_on_node, with_node_share

@@ -98,8 +98,16 @@ class EngineMetrics(EngineObserver, Collector):
             ("leaked_pages", "Pages held while nothing ran: a fault", counters.num_leaked_pages),
         ):
             yield self._family(CounterMetricFamily, name, text, {(): value})
+        by_tier = {("device",): hits - sum(counters.num_loaded_tokens.values())}
+        by_tier |= {(tier,): num_tokens for tier, num_tokens in counters.num_loaded_tokens.items()}
+        yield self._family(CounterMetricFamily, "hit_tokens", "Prompt tokens served from cached pages", by_tier, "tier")
+        failed = {(cause,): count for cause, count in counters.num_failed_loads.items()}
         yield self._family(
-            CounterMetricFamily, "hit_tokens", "Prompt tokens served from cached pages", {("device",): hits}, "tier"
+            CounterMetricFamily, "load_seconds", "Time that requests waited for pages from colder tiers",
+            {(): counters.load_seconds},
+        )  # fmt: skip
+        yield self._family(
+            CounterMetricFamily, "failed_loads", "Loads that brought less than they were to", failed, "cause"
         )
         finished = {(reason.value,): count for reason, count in counters.num_finished.items()}
         yield self._family(CounterMetricFamily, "requests", "Requests that left the engine", finished, "finish_reason")
@@ -121,6 +129,9 @@ class EngineMetrics(EngineObserver, Collector):
             ("free",): manager.num_free_blocks - manager.num_cached_blocks,
         }
         yield self._family(GaugeMetricFamily, "kv_blocks", "Blocks of the pool by state", states, "state")
+        if manager.tiers is not None and manager.tiers.host is not None:
+            sizes = {(manager.tiers.host.name,): manager.tiers.host.num_bytes}
+            yield self._family(GaugeMetricFamily, "kv_tier_bytes", "Pages in colder tiers", sizes, "tier")
         chosen = engine.forward_pass
         if chosen is not None:
             yield self._family(

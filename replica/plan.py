@@ -35,9 +35,13 @@ class ScheduledRequest:
 
 @dataclass(slots=True)
 class StepPlan:
+    """scheduled: what is computed. copies: done before that. admitted: requests that got their pages in this step;
+    loading: those of them whose content begins to come from elsewhere."""
+
     scheduled: list[ScheduledRequest] = field(default_factory=list)
     copies: list[PageCopy] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
+    loading: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
 
     def add(self, request: Request, num_tokens: int) -> None:

@@ -17,7 +17,10 @@ class RequestTimes:
 
 
 class RequestState(Enum):
+    """LOADING: its pages are taken, and the content of some is under way from a colder tier or another replica."""
+
     WAITING = auto()
+    LOADING = auto()
     RUNNING = auto()
     FINISHED = auto()
 
@@ -28,7 +31,8 @@ class Request:
     token_ids: prompt and generated tokens. num_computed_tokens: leading tokens whose K/V lie in the request's pages.
     num_cached_at_arrival: what a match would have given when the request was queued; num_found_at_arrival is that and
     what others were about to compute of its prompt.
-    num_cached_tokens: tokens served from cached pages at the first admission; None before it. block_keys: keys of the
+    num_cached_tokens: tokens served from cached pages at the first admission, loaded ones included; None before it.
+    num_loading_pages: behind the computed tokens, on their way while it is LOADING. block_keys: keys of the
     full blocks of token_ids, extended as tokens come. root_key: of their name space, for explanations. prompt_logprobs:
     of the prompt's tokens from the second on, as far as they are computed. rank: whose prompt is computed first, set by
     the scheduler; lower is earlier.
@@ -51,6 +55,7 @@ class Request:
         self.num_cached_at_arrival = 0
         self.num_found_at_arrival = 0
         self.num_cached_tokens: int | None = None
+        self.num_loading_pages = 0
         self.num_preemptions = 0
         self.num_skips = 0
         self.num_share_waits = 0

@@ -14,8 +14,8 @@ from cluster.lab.progress import RequestProgress, request_progress
 from cluster.lab.scenario import lab_hasher
 from replica.config import EngineConfig
 from replica.engine.engine import Engine
-from replica.engine.factory import build_engine
 from replica.engine.load import MeasuredSpeed
+from replica.factory import build_engine
 from replica.messages import GenerateRequest
 from replica.plan import StepPlan
 from replica.sampling_params import SamplingParams
@@ -74,7 +74,7 @@ def measure_steps(
 ) -> list[tuple[StepWork, float]]:
     """batches: (requests at once, tokens of each prompt, tokens of each answer). The engine must be idle."""
     recorder = RecordingSpeed()
-    engine.speed = recorder
+    engine.books.speed = recorder
     rng = Random(0)
     _play(engine, rng, 1, 64, 2)  # the first steps of a process are slower than all others
     recorder.steps.clear()

@@ -51,6 +51,7 @@ def check_memory(config: ServeConfig, model_dir: Path, available_bytes: int | No
     if not config.gpus_per_replica:
         weights = facts.loaded_bytes(facts.resolved_dtype(config.dtype, on_gpu=False))
         kv_memory = config.kv_memory or 0
+    kv_memory += config.host_kv_memory
     needed = config.replicas * (weights + kv_memory + PROCESS_BYTES)
     available = available_memory() if available_bytes is None else available_bytes
     if needed > available:

@@ -48,6 +48,8 @@ class AsyncEngine:
         self._closing = False
         self._failed_in_a_row = 0
         self._step_started: float | None = None
+        if engine.loader is not None:
+            engine.loader.on_end = self.wake
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -126,6 +128,8 @@ class AsyncEngine:
             self._closing = True
             self._wake.notify()
         self._thread.join(timeout_seconds)
+        if self._engine.loader is not None:
+            self._engine.loader.close()
         if self._thread.is_alive():
             self._die(f"the engine was closed and its last step took longer than {timeout_seconds:.0f} s")
 
@@ -165,7 +169,7 @@ class AsyncEngine:
         try:
             while self._wait_for_work():
                 self._drain_inbox()
-                if self._engine.has_work:
+                if self._engine.can_step:
                     self._step()
             self._end_all("the engine is shutting down", FinishReason.ABORT)
             self._refuse_pending()
@@ -176,9 +180,15 @@ class AsyncEngine:
     def _wait_for_work(self) -> bool:
         """False when the engine is to end."""
         with self._wake:
-            while not (self._inbox or self._closing or self._engine.has_work):
-                self._wake.wait()
+            while not (self._inbox or self._closing or self._engine.can_step):
+                late_at = self._engine.next_deadline
+                self._wake.wait(None if late_at is None else max(0.0, late_at - time.monotonic()))
             return not self._closing
+
+    def wake(self) -> None:
+        """From any thread: a load has ended."""
+        with self._wake:
+            self._wake.notify()
 
     def _drain_inbox(self) -> None:
         while self._inbox:

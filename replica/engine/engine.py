@@ -10,7 +10,9 @@ import torch
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from replica.engine.admission import AdmissionChecks
+from replica.engine.bookkeeping import Bookkeeping
 from replica.engine.load import MeasuredSpeed
+from replica.engine.loads import Loads, PageLoader
 from replica.engine.observer import EngineCounters, EngineObserver
 from replica.engine.output_processor import OutputProcessor, Vocabulary
 from replica.engine.scheduler import Scheduler
@@ -20,7 +22,7 @@ from replica.model.forward_pass import ForwardPass
 from replica.model.runner import BlockTableOf
 from replica.model.step_logits import StepLogits
 from replica.plan import StepPlan
-from replica.request import Request, RequestState, RequestTimes
+from replica.request import Request, RequestState
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +49,12 @@ class Engine:
         max_waiting_requests: int,
         max_waiting_tokens: int,
         longest_window: int | None = None,
+        loader: PageLoader | None = None,
         observer: EngineObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.scheduler = scheduler
-        self.counters = EngineCounters()
-        self.speed = MeasuredSpeed()
+        self.books = Bookkeeping(observer or EngineObserver(), clock)
         self.forward_pass: ForwardPass | None = None
         """What the runner is, where a real one runs."""
         self._runner = runner
@@ -66,11 +68,20 @@ class Engine:
             max_waiting_tokens=max_waiting_tokens,
         )
         self._longest_window = longest_window
-        self._observer = observer or EngineObserver()
         self._clock = clock
         self._outputs = OutputProcessor(vocabulary)
+        self.loader = loader
+        self._loads = Loads(scheduler, loader, self.books.speed, clock)
+        self._only_waits = False
         self._requests: dict[str, Request] = {}
-        self._times: dict[str, RequestTimes] = {}
+
+    @property
+    def counters(self) -> EngineCounters:
+        return self.books.counters
+
+    @property
+    def speed(self) -> MeasuredSpeed:
+        return self.books.speed
 
     @property
     def manager(self) -> KVCacheManager:
@@ -100,6 +111,16 @@ class Engine:
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
+    @property
+    def can_step(self) -> bool:
+        """There is work, and not all of it waits for pages that are on their way."""
+        return self.has_work and (not self._only_waits or self._loads.any_due)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When, on the clock, a load is late; None where nothing is loaded."""
+        return self._loads.next_deadline
+
     def add(self, message: GenerateRequest) -> None:
         """Queues a request. Raises RequestRefused for what can never be served and EngineOverloaded for what can not
         be served now; nothing but the count of rejected requests changes then (A22, A39)."""
@@ -110,18 +131,19 @@ class Engine:
             self._checks.check_queue(self.scheduler, len(message.token_ids))
             self._outputs.begin(message)
         except (RequestRefused, EngineOverloaded):
-            self.counters.num_finished[FinishReason.REJECTED] += 1
+            self.books.rejected()
             raise
         keys = self._hasher.keys(message.token_ids, message.extra_keys)
         request = Request(message, max_total_tokens, keys, self._hasher.root(message.extra_keys))
-        self._times[request.id] = RequestTimes(message.arrival_seconds, queued=self._clock())
+        self.books.queued(message)
         self._requests[request.id] = request
         self.scheduler.add(request)
+        self._only_waits = False
 
     def num_uncached_tokens(self, message: GenerateRequest) -> int:
         """What would have to be computed of this prompt now; may be called from any thread, for an estimate of load."""
         keys = self._hasher.keys(message.token_ids, message.extra_keys)
-        return len(message.token_ids) - self.manager.match(keys, len(message.token_ids)).num_tokens
+        return len(message.token_ids) - self.manager.num_reusable_tokens(keys, len(message.token_ids))
 
     def prepare(self, message: GenerateRequest) -> None:
         """Does what `add` would have to wait for; may be called from any thread. Raises RequestRefused."""
@@ -135,16 +157,20 @@ class Engine:
     def step(self) -> list[TokenChunk]:
         """Computes one step. An exception inside ends the requests of this step alone; the engine lives on."""
         chunks = self._expire()
+        for request, pages in self._loads.take():
+            self.books.loaded(request, pages, self.manager.page_size)
         plan = self.scheduler.schedule()
         started = self._clock()
-        self._note_admissions(plan, started)
+        self.books.admitted(plan, started)
+        if not plan.copies:  # else a page might be written to that is still to be copied
+            self._loads.start(plan.loading)
         if plan.scheduled:
             try:
                 logits = self._runner.run(plan, self.manager.block_table)
                 rows = StepLogits(plan, logits)
                 rows.keep_prompt_logprobs()
                 sampled = self._outputs.sample(rows)
-                self._note_step(plan, self._clock() - started)
+                self.books.step(plan, self._clock() - started)
                 self.scheduler.commit(plan)
             except Exception as error:
                 logger.exception("engine step failed")
@@ -152,6 +178,9 @@ class Engine:
                 chunks += [self._fail(item.request, f"the engine's step failed: {error}") for item in plan.scheduled]
             else:
                 chunks += [self._give_out(*each) for each in sampled]
+        if plan.copies:
+            self._loads.start(plan.loading)
+        self._only_waits = not plan.scheduled
         self._publish_events()
         if not self.has_work:
             self._check_idle()
@@ -172,14 +201,7 @@ class Engine:
     def _publish_events(self) -> None:
         events = self.manager.take_events()
         if events:
-            self._notify(self._observer.kv_events, events)
-
-    def _notify(self, notify: Callable[..., None], *what: object) -> None:
-        """An observer that fails costs no request its answer."""
-        try:
-            notify(*what)
-        except Exception:
-            logger.exception("the engine's observer failed")
+            self.books.kv_events(events)
 
     def _expire(self) -> list[TokenChunk]:
         """Ends requests whose deadline has passed, before anything more is computed for them (53)."""
@@ -190,20 +212,6 @@ class Engine:
             if request.message.deadline_seconds is not None and request.message.deadline_seconds <= now
         ]
         return [self._finish(request, FinishReason.TIMEOUT, error="the request's deadline passed") for request in late]
-
-    def _note_admissions(self, plan: StepPlan, now: float) -> None:
-        for request in plan.admitted:
-            if not request.num_preemptions:  # counted once, at the first admission (A27)
-                self._notify(self._observer.admitted, now - self._times[request.id].queued)
-                num_cached = request.num_cached_tokens or 0
-                self.counters.num_prompt_tokens += request.num_prompt_tokens
-                self.counters.num_hit_tokens += num_cached
-                self.counters.prefill_saved_seconds += self.speed.prefill_seconds(num_cached)
-
-    def _note_step(self, plan: StepPlan, seconds: float) -> None:
-        self.counters.num_steps += 1
-        self.counters.num_computed_positions += plan.num_tokens
-        self.speed.observe(plan, seconds)
 
     def _give_out(self, request: Request, token_id: int | None, logprobs: TokenLogprobs | None) -> TokenChunk:
         """Whatever goes wrong with one request's token ends that request and nobody else's."""
@@ -222,21 +230,12 @@ class Engine:
         if request.num_tokens >= request.max_total_tokens:  # max_tokens is 0: the prompt alone was wanted (12)
             return self._finish(request, FinishReason.LENGTH)
         self.scheduler.append_token(request, token_id)
-        self.counters.num_generated_tokens += 1
-        self._note_token(self._times[request.id])
+        self.books.token(request)
         text, reason = self._outputs.read(request, token_id)
         own_logprobs = (logprobs,) if logprobs is not None else ()
         if reason is not None:
             return self._finish(request, reason, text, [token_id], logprobs=own_logprobs)
         return TokenChunk(request.id, text, [token_id], logprobs=own_logprobs, prompt_logprobs=_first_time(request))
-
-    def _note_token(self, times: RequestTimes) -> None:
-        now = self._clock()
-        if times.last_token is None:
-            self._notify(self._observer.first_token, now - times.arrived)
-        else:
-            self._notify(self._observer.next_token, now - times.last_token)
-        times.last_token = now
 
     def _fail(self, request: Request, message: str) -> TokenChunk:
         return self._finish(request, FinishReason.ERROR, error=message)
@@ -253,11 +252,11 @@ class Engine:
         """The one way out (A18): pages, sampler, text, times and counters are settled once."""
         if request.state is RequestState.FINISHED:
             raise RuntimeError(f"request {request.id} was finished twice")
+        self._loads.end(request.id)
         self.scheduler.release(request)
         self._outputs.forget(request.id)
         del self._requests[request.id]
-        self.counters.num_finished[reason] += 1
-        self._notify(self._observer.finished, reason, self._clock() - self._times.pop(request.id).arrived)
+        self.books.finished(request, reason)
         usage = Usage(request.num_prompt_tokens, request.num_generated_tokens, request.num_cached_tokens or 0)
         return TokenChunk(
             request.id, text, token_ids or [], reason, usage, error, logprobs, prompt_logprobs=_first_time(request)

@@ -46,6 +46,7 @@ class Scheduler:
         self.manager = manager
         self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self.loading: list[Request] = []
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         self.num_inflight_shared_tokens = 0
@@ -61,7 +62,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.waiting or self.running or self.loading)
 
     @property
     def num_queued_prefill_tokens(self) -> int:
@@ -71,10 +72,12 @@ class Scheduler:
         routers would take warm replicas for busy, and count a prefix once for each of its siblings.
         """
         running = sum(request.num_uncomputed_tokens for request in self.running if request.is_prefilling)
+        for request in self.loading:
+            running += request.num_uncomputed_tokens - request.num_loading_pages * self.manager.page_size
         return running + sum(request.num_uncomputed_tokens - request.num_found_at_arrival for request in self.waiting)
 
     def add(self, request: Request) -> None:
-        request.num_cached_at_arrival = self._match(request).num_tokens
+        request.num_cached_at_arrival = self._num_reusable_tokens(request)
         request.num_found_at_arrival = request.num_cached_at_arrival
         if self.manager.prefix_caching and not request.wants_prompt_logprobs:
             missing = request.block_keys[request.num_cached_at_arrival // self.manager.block_size :]
@@ -98,7 +101,7 @@ class Scheduler:
         if not self._arrived:
             return
         for request in self._arrived:
-            tag = self._num_planned_prompt_tokens + request.num_tokens - self._match(request).num_tokens
+            tag = self._num_planned_prompt_tokens + request.num_tokens - self._num_reusable_tokens(request)
             request.rank = (request.message.priority, tag, next(self._arrivals))
         self._arrived.clear()
         self.waiting.sort(key=_rank)
@@ -156,17 +159,26 @@ class Scheduler:
 
     def _admit(self, plan: StepPlan, request: Request) -> bool:
         """Makes a waiting request run, if it may and can."""
-        if len(self.running) >= self._max_num_seqs:
+        if len(self.running) + len(self.loading) >= self._max_num_seqs:
             return False
         match = self._match(request)
         if self._waits_for_prefix(request, match):
             return False
+        num_loadable = self._num_loadable_pages(request, match)
+        if num_loadable:
+            match = match.whole_pages(self.manager.page_size)
         if not self._fits(request, match):
             request.num_skips += 1
             return False
         self.waiting.remove(request)
-        self._start(request, match)
+        self._take_pages(request, match)
         plan.admitted.append(request)
+        if num_loadable:
+            request.state, request.num_loading_pages = RequestState.LOADING, num_loadable
+            self.loading.append(request)
+            plan.loading.append(request)
+            return False
+        self._start(request)
         return True
 
     def _candidates(self) -> Iterator[Request]:
@@ -197,20 +209,43 @@ class Scheduler:
         needed = self.manager.num_new_pages(match, request.num_tokens)
         return needed + headroom <= self.manager.pool.num_free
 
-    def _start(self, request: Request, match: PrefixMatch) -> None:
+    def _num_reusable_tokens(self, request: Request) -> int:
+        if request.wants_prompt_logprobs:
+            return 0
+        return self.manager.num_reusable_tokens(request.block_keys, request.num_tokens)
+
+    def _num_loadable_pages(self, request: Request, match: PrefixMatch) -> int:
+        if request.wants_prompt_logprobs:
+            return 0
+        return self.manager.num_loadable_pages(request.block_keys, match, request.num_tokens)
+
+    def loaded(self, request: Request, num_pages: int) -> None:
+        """So many of the pages that were under way have come; whatever else the prompt lacks is computed."""
+        self.loading.remove(request)
+        request.num_computed_tokens += num_pages * self.manager.page_size
+        request.num_loading_pages = 0
+        if num_pages:
+            keys, computed = request.block_keys, request.num_computed_tokens
+            self.manager.commit(request.id, keys, computed, request.token_ids, request.root_key)
+        self._start(request)
+
+    def _take_pages(self, request: Request, match: PrefixMatch) -> None:
         if not self.manager.admit(request.id, match, request.num_tokens):
             raise RuntimeError(f"the pool refused request {request.id} although it fits")
         self._queued.end(request.id)
-        request.state = RequestState.RUNNING
         request.num_computed_tokens = match.num_tokens
-        if request.num_cached_tokens is None:
-            request.num_cached_tokens = match.num_tokens
-            # What others computed while it waited: work shared in flight, not a cache hit of old.
-            self.num_inflight_shared_tokens += max(0, match.num_tokens - request.num_cached_at_arrival)
-        else:  # what a preempted request finds again of its own is no hit, and what it lacks is work done twice (A27)
-            self.num_recomputed_tokens += request.num_tokens - match.num_tokens
-        insort(self.running, request, key=_priority)  # behind those of its priority
         self._inflight.begin(request.id, request.block_keys[match.num_tokens // self.manager.block_size :])
+
+    def _start(self, request: Request) -> None:
+        """What it has of the cache by now it need not compute."""
+        request.state, num_tokens = RequestState.RUNNING, request.num_computed_tokens
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = num_tokens
+            # What others computed while it waited: work shared in flight, not a cache hit of old.
+            self.num_inflight_shared_tokens += max(0, num_tokens - request.num_cached_at_arrival)
+        else:  # what a preempted request finds again of its own is no hit, and what it lacks is work done twice (A27)
+            self.num_recomputed_tokens += request.num_tokens - num_tokens
+        insort(self.running, request, key=_priority)  # behind those of its priority
 
     def commit(self, plan: StepPlan) -> None:
         """The step's forward pass has ended: its positions are computed and its full blocks can be hit."""
@@ -230,9 +265,14 @@ class Scheduler:
             request.block_keys = self._hasher.keys(request.token_ids, extra, known=request.block_keys)
 
     def release(self, request: Request) -> None:
-        """The one way out for finish, abort, timeout and error, in every state; doing it twice is harmless (A18)."""
+        """The one way out for finish, abort, timeout and error, in every state; doing it twice is harmless (A18).
+
+        Of a LOADING one nothing may be written into its pages any more."""
         if request.state is RequestState.RUNNING:
             self._leave_running(request)
+        elif request.state is RequestState.LOADING:
+            self.loading.remove(request)
+            self._let_go(request)
         elif request.state is RequestState.WAITING:
             self._queued.end(request.id)
             self.waiting.remove(request)
@@ -240,6 +280,9 @@ class Scheduler:
 
     def _leave_running(self, request: Request) -> None:
         self.running.remove(request)
+        self._let_go(request)
+
+    def _let_go(self, request: Request) -> None:
         self._inflight.end(request.id)
         self.manager.release(request.id)
 

@@ -21,4 +21,4 @@ def warm_up(engine: Engine, num_prompt_tokens: int = 128, num_generated_tokens: 
         engine.step()
     engine.manager.reset()
     engine.manager.take_events()
-    engine.counters = EngineCounters()
+    engine.books.counters = EngineCounters()

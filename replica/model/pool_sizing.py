@@ -35,7 +35,7 @@ def num_pages(
     if config.kv_memory_bytes is not None:
         pages, origin = config.kv_memory_bytes // page_bytes, f"kv_memory_bytes={config.kv_memory_bytes}"
     else:
-        free = _free_bytes(device)
+        free = _free_bytes(device) - (config.host_kv_memory if device.type == "cpu" else 0)
         most = int(free * config.memory_fraction) // page_bytes
         # Who shares the machine with a desktop is left most of it; one request may need more than that.
         wanted = most if device.type == "cuda" else min(most, max(needed, most // 2))

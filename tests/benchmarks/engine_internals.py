@@ -10,8 +10,8 @@ from typing import Any
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
 from replica.config import EngineConfig
-from replica.engine.factory import build_engine
 from replica.engine.scheduler import Scheduler
+from replica.factory import build_engine
 from replica.messages import GenerateRequest
 from replica.request import Request
 from replica.sampling_params import SamplingParams

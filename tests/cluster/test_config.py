@@ -50,6 +50,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "policy": "lmetric",
         "policy_weights": "work=1.5",
         "kv_memory": "2GiB",
+        "host_kv_memory": "3GiB",
         "max_body_bytes": "4MiB",
         "dtype": "float32",
         "deterministic": "yes",

@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from cache.block_hasher import BlockHasher
 from replica.config import EngineConfig
 from replica.engine.engine import Engine
-from replica.engine.factory import build_engine
+from replica.factory import build_engine
 from replica.model.backend_choice import BACKENDS
 from replica.model.loader import LoadedModel
 from tests.replica.tiny_models import VOCAB_SIZE, byte_tokenizer, greedy, random_prompt, run

@@ -1,13 +1,15 @@
 """What a replica exports, by the exact names of the design's table."""
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache.block_hasher import BlockHasher
 from replica.config import EngineConfig
-from replica.engine.factory import build_engine
 from replica.engine.load import engine_load
 from replica.engine.warm_up import warm_up
+from replica.factory import build_engine
 from replica.metrics import EngineMetrics
 from tests.replica.tiny_models import greedy, loaded, random_prompt, run, tiny_engine, tiny_model
 
@@ -33,11 +35,11 @@ def samples(registry: CollectorRegistry) -> dict[tuple[str, tuple[str, ...]], fl
     return found
 
 
-def watched_engine(**settings: int) -> tuple[CollectorRegistry, object]:
+def watched_engine(**settings: Any) -> tuple[CollectorRegistry, object]:
     disable_created_metrics()
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry, *LABELS.values())
-    config = EngineConfig(model="tiny", block_size=4, num_blocks=32, **settings)
+    config = EngineConfig(**{"model": "tiny", "block_size": 4, "num_blocks": 32, **settings})
     engine = build_engine(config, BlockHasher(bytes(16), "tiny", 4), observer=metrics, loaded=loaded(tiny_model()))
     metrics.watch(engine)
     return registry, engine
@@ -50,6 +52,20 @@ def test_every_name_of_the_table_is_there_from_the_start() -> None:
     assert {f"warmlane_{name}_count" for name in HISTOGRAMS} <= names
     assert {f"warmlane_{name}" for name in GAUGES} <= names
     assert not any(name.endswith("_created") for name in names)
+
+
+def test_tokens_that_come_back_from_the_hosts_memory_are_told_apart() -> None:
+    registry, engine = watched_engine(host_kv_memory=1 << 20, num_blocks=12)
+    prompt, other = random_prompt(35, seed=1), random_prompt(47, seed=2)
+    for tokens in (prompt, other, prompt):
+        run(engine, [greedy(tokens, 1)])  # type: ignore[arg-type]
+    value = samples(registry)
+    assert value["warmlane_hit_tokens_total", ("host",)] == 32
+    assert value["warmlane_hit_tokens_total", ("device",)] == 0
+    assert value["warmlane_prefill_saved_tokens_total", ()] == 32
+    assert value["warmlane_load_seconds_total", ()] > 0
+    assert value["warmlane_kv_tier_bytes", ("host",)] > 0
+    engine.loader.close()  # type: ignore[attr-defined]
 
 
 def test_the_numbers_are_those_of_the_requests() -> None:

@@ -17,7 +17,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from cache.block_hasher import BlockHasher
 from replica.config import EngineConfig
 from replica.engine.engine import Engine
-from replica.engine.factory import build_engine
+from replica.factory import build_engine
 from replica.messages import GenerateRequest, TokenChunk
 from replica.model.loader import LoadedModel
 from replica.sampling_params import SamplingParams

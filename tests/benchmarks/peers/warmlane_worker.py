@@ -17,8 +17,8 @@ from worker import Generate, serve
 
 from cache.block_hasher import BlockHasher
 from replica.config import EngineConfig
-from replica.engine.factory import build_engine
 from replica.engine.warm_up import warm_up
+from replica.factory import build_engine
 from replica.messages import GenerateRequest
 from replica.sampling_params import SamplingParams
 

@@ -23,7 +23,7 @@ from cluster.api.tenants import ApiKeys
 from cluster.text.tokenization import ChatTokenizer
 from replica.config import EngineConfig
 from replica.engine.async_engine import AsyncEngine
-from replica.engine.factory import build_engine
+from replica.factory import build_engine
 from replica.messages import GenerateRequest, TokenChunk
 from replica.model.loader import LoadedModel
 from tests.cluster.api.sse import events

@@ -41,4 +41,6 @@ def test_more_replicas_than_memory(model_dir: Path) -> None:
     with pytest.raises(ValueError, match=r"2 replicas need 4.17 GiB .*763 MiB of weights and 1 GiB of KV memory\)"):
         check_memory(config, model_dir, available_bytes=4 * GIB)
     check_memory(config, model_dir, available_bytes=5 * GIB)
+    with pytest.raises(ValueError, match="3 GiB of KV memory"):
+        check_memory(ServeConfig(replicas=2, kv_memory=GIB, host_kv_memory=2 * GIB), model_dir, available_bytes=5 * GIB)
     check_memory(ServeConfig(gpus_per_replica=1, kv_memory=GIB), model_dir, available_bytes=GIB)

@@ -38,6 +38,22 @@ async def test_many_at_once_answer_as_they_do_alone(running: AsyncEngine) -> Non
     assert is_idle(running)
 
 
+async def test_evicted_pages_come_back_beside_the_steps_of_others() -> None:
+    """A pool of 12 blocks and four prompts of 8, again and again, with real threads."""
+    engine = AsyncEngine(tiny_engine(num_blocks=12, host_kv_memory=1 << 20, max_num_batched_tokens=16, max_num_seqs=4))
+    prompts = [random_prompt(35, seed=seed) for seed in range(4)]
+    expected = [generate(reference_model(), prompt, 4) for prompt in prompts]
+    try:
+        for _ in range(3):
+            answers = await asyncio.gather(*(collect(engine, greedy(prompt, 4)) for prompt in prompts))
+            assert [[token for chunk in chunks for token in chunk.token_ids] for chunks in answers] == expected
+        await eventually(lambda: is_idle(engine))
+        assert engine.engine.counters.num_loaded_tokens["host"] >= 32
+        assert engine.engine.counters.num_failed_steps == 0
+    finally:
+        engine.close()
+
+
 async def test_a_refusal_comes_before_anything_else_and_hurts_nobody(running: AsyncEngine) -> None:
     with pytest.raises(RequestRefused, match="no tokens"):
         await collect(running, greedy([], 4))

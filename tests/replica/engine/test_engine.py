@@ -10,9 +10,9 @@ from cache.block_hasher import BlockHasher, ExtraKeys
 from replica.attention.pages import KVPages, LayerShape
 from replica.config import EngineConfig
 from replica.engine.engine import Engine
-from replica.engine.factory import build_engine
 from replica.engine.load import MeasuredSpeed
 from replica.errors import EngineOverloaded, RequestRefused
+from replica.factory import build_engine
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 from replica.sampling_params import SamplingParams
 from tests.replica.tiny_models import (
@@ -458,7 +458,7 @@ def test_a_fault_while_a_token_is_given_out_hurts_that_request_alone(
     if fault == "text":
         monkeypatch.setattr(engine._outputs, "read", broken)
     else:
-        monkeypatch.setattr(engine._observer, fault, broken)
+        monkeypatch.setattr(engine.books.observer, fault, broken)
     for name, prompt in prompts.items():
         engine.add(request(name, prompt, max_tokens=4))
     last = finish(engine)

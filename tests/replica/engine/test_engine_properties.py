@@ -10,9 +10,11 @@ from cache.events import BlocksRemoved, BlocksStored
 from replica.errors import RequestRefused
 from replica.messages import FinishReason, GenerateRequest
 from replica.sampling_params import SamplingParams
+from tests.replica.loading.scripted_loader import ScriptedLoader
 from tests.replica.tiny_models import BLOCK_SIZE, greedy, random_prompt, run, tiny_engine
 
 EOS = 7
+BLOCK_BYTES = tiny_engine()._runner._pages.page_bytes  # type: ignore[attr-defined]
 SHARED = [random_prompt(length, seed=length) for length in (3, 8, 9, 17, 24)]
 
 
@@ -37,8 +39,11 @@ class EngineMachine(RuleBasedStateMachine):
         budget=st.integers(4, 40),
         caching=st.sampled_from([True, True, True, False]),
         watermark=st.sampled_from([0.0, 0.1]),
+        num_host_pages=st.sampled_from([0, 2, 10, 60]),
     )
-    def start(self, num_blocks: int, blocks_per_page: int, budget: int, caching: bool, watermark: float) -> None:
+    def start(
+        self, num_blocks: int, blocks_per_page: int, budget: int, caching: bool, watermark: float, num_host_pages: int
+    ) -> None:
         self.engine = tiny_engine(
             num_blocks=num_blocks,
             page_size=blocks_per_page * BLOCK_SIZE,
@@ -47,9 +52,16 @@ class EngineMachine(RuleBasedStateMachine):
             prefix_caching=caching,
             watermark=watermark,
             eos_token_ids=[EOS],
+            host_kv_memory=num_host_pages * blocks_per_page * BLOCK_BYTES,
         )
+        self.now, self.loader = 0.0, None
+        if self.engine.loader is not None:
+            found = self.engine.loader
+            self.loader = ScriptedLoader(found._memory, found._tiers)  # type: ignore[attr-defined]
+            self.engine._loads._loader = self.loader
+            self.engine._loads._clock = lambda: self.now
         self.caching = caching
-        self.engine._observer.kv_events = self.replay  # type: ignore[method-assign]
+        self.engine.books.observer.kv_events = self.replay  # type: ignore[method-assign]
         self.replayed: set[bytes] = set()
         self.live: dict[str, GenerateRequest] = {}
         self.tokens: dict[str, list[int]] = {}
@@ -93,6 +105,17 @@ class EngineMachine(RuleBasedStateMachine):
         self.check_beginning(request_id)
         del self.live[request_id]
 
+    @precondition(lambda self: self.loader is not None and self.loader.loads)
+    @rule(data=st.data(), what=st.sampled_from(["arrive", "arrive", "whole", "die", "garbage", "late"]))
+    def pages_come(self, data: st.DataObject, what: str) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.loader.loads)))
+        if what in ("arrive", "whole"):
+            self.loader.arrive(request_id, 1 if what == "arrive" else 100)
+        elif what == "late":
+            self.now += 60.0
+        else:
+            self.loader.fail(request_id, garbage=what == "garbage")
+
     @rule()
     def reset_cache(self) -> None:
         self.engine.reset_prefix_cache()
@@ -129,6 +152,8 @@ class EngineMachine(RuleBasedStateMachine):
             return
         num_steps = 0
         while self.engine.has_work:
+            if self.loader is not None:
+                self.loader.arrive_all()
             self.step(1)
             num_steps += 1
             assert num_steps < 3000, "the engine makes no progress"
@@ -138,4 +163,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(max_examples=40, stateful_step_count=25)
+TestEngineMachine.settings = settings(max_examples=60, stateful_step_count=30)

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from cache.block_hasher import BlockHasher
 from replica.config import EngineConfig
 from replica.engine.engine import Engine
-from replica.engine.factory import build_engine
+from replica.factory import build_engine
 from replica.kernels.native_library import kernel_constants, native_unavailable_because
 from replica.model.loader import LoadedModel, load_model
 from replica.model.probe_spans import across_keys, across_rows

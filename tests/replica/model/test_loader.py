@@ -9,7 +9,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from cache.block_hasher import BlockHasher
 from replica.config import EngineConfig
-from replica.engine.factory import build_engine
+from replica.factory import build_engine
 from replica.model.loader import load_model
 from tests.replica.tiny_models import (
     EOS_ID,

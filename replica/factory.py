@@ -7,6 +7,8 @@ import torch
 
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
+from cache.tiers.colder_tiers import ColderTiers
+from cache.tiers.host import HostTier
 from replica.attention.backend import AttentionBackend
 from replica.attention.pages import KVPages, LayerShape
 from replica.config import EngineConfig
@@ -14,6 +16,8 @@ from replica.engine.engine import Engine
 from replica.engine.observer import EngineObserver
 from replica.engine.scheduler import Scheduler
 from replica.errors import UnsupportedModel
+from replica.loading.page_loader import PageLoader
+from replica.loading.page_memory import PageMemory
 from replica.model.backend_choice import backend_candidates, unavailable_before
 from replica.model.fast_path import fastest_forward
 from replica.model.forward_pass import ForwardPass
@@ -60,6 +64,12 @@ def build_engine(
         max_num_batched_tokens=config.max_num_batched_tokens,
         watermark_pages=int(pool_pages * config.watermark),
     )
+    tiers, loader = None, None
+    if config.host_kv_memory and config.prefix_caching:
+        memory = PageMemory(pages)
+        tiers = ColderTiers(HostTier(config.host_kv_memory, pages.page_bytes), None, pages.page_bytes, memory.bytes_of)
+        manager.attach(tiers)
+        loader = PageLoader(memory, tiers)
     engine = Engine(
         scheduler,
         ModelRunner(forward, pages, backend),
@@ -70,6 +80,7 @@ def build_engine(
         longest_window=max(
             (shape.sliding_window for shape in shapes if shape.sliding_window is not None), default=None
         ),
+        loader=loader,
         observer=observer,
     )
     engine.forward_pass = forward_pass

@@ -1,0 +1,105 @@
+"""Requests whose pages are on their way: begun beside a step, taken over between two, given up when late."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cache.block_hasher import BlockKey
+from replica.engine.load import MeasuredSpeed
+from replica.engine.scheduler import Scheduler
+from replica.request import Request
+
+LEAST_SECONDS = 0.1
+"""A load may take so long even where computing would take less: a busy machine delays threads."""
+UNMEASURED_SECONDS = 10.0
+"""What computing may cost while nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageLoad:
+    """page_keys: the key of each page's last block, in the prompt's order. page_ids: where they are to lie."""
+
+    request_id: str
+    page_keys: Sequence[BlockKey]
+    page_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPages:
+    """num_pages: leading pages that have come whole, by the tier they came from. seconds: since the load began.
+    failure: why not all came, None where they did."""
+
+    num_pages: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    failure: str | None = None
+
+
+class PageLoader(Protocol):
+    """Copies pages from colder tiers, in threads of its own. on_end: called by one of them when a load has ended."""
+
+    on_end: Callable[[], None]
+
+    def start(self, load: PageLoad) -> None: ...
+
+    def has_ended(self, request_id: str) -> bool:
+        """Whether nothing more will come."""
+
+    def end(self, request_id: str) -> LoadedPages:
+        """When it returns no page of this load is written to any more; harmless where there is none."""
+
+    def close(self) -> None: ...
+
+
+class Loads:
+    """A load may take as long as computing the same would; what has come by then is kept."""
+
+    def __init__(
+        self, scheduler: Scheduler, loader: PageLoader | None, speed: MeasuredSpeed, clock: Callable[[], float]
+    ):
+        self._scheduler = scheduler
+        self._loader = loader
+        self._speed = speed
+        self._clock = clock
+        self._late_at: dict[str, float] = {}
+
+    @property
+    def next_deadline(self) -> float | None:
+        """On the clock; None where nothing is under way."""
+        return min(self._late_at.values(), default=None)
+
+    @property
+    def any_due(self) -> bool:
+        """Whether `take` would give something."""
+        return any(self._is_due(request_id, self._clock()) for request_id in self._late_at)
+
+    def start(self, requests: Sequence[Request]) -> None:
+        manager = self._scheduler.manager
+        for request in requests:
+            first = request.num_computed_tokens // manager.page_size
+            pages = range(first, first + request.num_loading_pages)
+            keys = [request.block_keys[(page + 1) * manager.blocks_per_page - 1] for page in pages]
+            num_tokens = len(pages) * manager.page_size
+            seconds = self._speed.prefill_seconds(num_tokens) or UNMEASURED_SECONDS
+            self._late_at[request.id] = self._clock() + max(LEAST_SECONDS, seconds)
+            table = manager.block_table(request.id)
+            if self._loader is not None:
+                self._loader.start(PageLoad(request.id, keys, table[pages.start : pages.stop]))
+
+    def take(self) -> list[tuple[Request, LoadedPages]]:
+        """Loads that have ended, or are late; their requests run on from here."""
+        now, taken = self._clock(), []
+        for request in list(self._scheduler.loading):
+            if self._is_due(request.id, now):
+                pages = self.end(request.id)
+                self._scheduler.loaded(request, sum(pages.num_pages.values()))
+                taken.append((request, pages))
+        return taken
+
+    def end(self, request_id: str) -> LoadedPages:
+        """Nothing is written into its pages any more; a no-op for who loads nothing."""
+        if self._late_at.pop(request_id, None) is None or self._loader is None:
+            return LoadedPages()
+        return self._loader.end(request_id)
+
+    def _is_due(self, request_id: str, now: float) -> bool:
+        return self._loader is None or self._loader.has_ended(request_id) or now >= self._late_at[request_id]
