@@ -52,6 +52,11 @@ def test_the_codec_of_the_wires_readme_works() -> None:
     exec(block("cache/wire/README.md", "from cache.wire.records"), {})
 
 
+def test_the_pull_of_the_transfers_readme_works(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(block("replica/transfer/README.md", "import time"), {})
+    assert capsys.readouterr().out == "8 missing\n"
+
+
 def test_the_policy_of_the_routers_readme_is_one() -> None:
     names: dict[str, type[Policy]] = {}
     exec(block("router/README.md", "from collections.abc"), names)

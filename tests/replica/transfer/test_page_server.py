@@ -98,7 +98,7 @@ def test_a_handshake_that_was_overheard_is_worth_nothing() -> None:
 
 
 def test_those_who_only_connect_keep_nobody_out() -> None:
-    with serving(bounds=PageServerBounds(max_unproven=3)) as server, pulling() as puller:
+    with serving(bounds=PageServerBounds(max_unproven=3, handshake_seconds=600)) as server, pulling() as puller:
         idle = [raw_puller(server.address) for _ in range(8)]
         for sock in idle[:5]:
             until_closed(sock)
