@@ -58,7 +58,8 @@ class PageServer:
         return self._connections.counts()
 
     def close(self) -> None:
-        """Breaks off what is being served and returns when that has ended. Any number of times."""
+        """Breaks off what is being served and returns when that has ended, or after some seconds where `read_page` does
+        not return. Any number of times."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._wake.close()
@@ -67,8 +68,9 @@ class PageServer:
             threads = dict(self._threads)
         for connection in threads:
             connection.shut()
+        deadline = time.monotonic() + _JOIN_SECONDS
         for thread in threads.values():
-            thread.join(_JOIN_SECONDS)
+            thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _accept(self) -> None:
         while not self._stopping.is_set():
