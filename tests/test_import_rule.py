@@ -78,7 +78,7 @@ def test_cache_imports_no_torch_ray_or_redis_at_module_level() -> None:
 # in the package itself are bound only by having no circle.
 LAYERS = {
     "cache": ["tiers", "wire"],
-    "replica": ["sampling", "text", "attention", "kernels", "model", "engine", "loading", "channel"],
+    "replica": ["sampling", "text", "attention", "kernels", "model", "channel", "transfer", "engine", "loading"],
     "router": ["load", "index", "policies", "following"],
     "cluster": [
         "text.tool_forms", "text", "api", "machine", "models", "haproxy", "serving.transport", "serving", "local",

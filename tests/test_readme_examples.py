@@ -53,6 +53,11 @@ def test_the_snippet_runs(page: str) -> None:
     exec(block(page, "from cache."), {})
 
 
+def test_the_pull_of_the_transfers_readme_works(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(block("replica/transfer/README.md", "import time"), {})
+    assert capsys.readouterr().out == "8 missing\n"
+
+
 def test_the_policy_of_the_routers_readme_is_one() -> None:
     names: dict[str, type[Policy]] = {}
     exec(block("router/README.md", "from collections.abc"), names)

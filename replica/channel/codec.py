@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import msgspec
 
-from replica.channel.frames import BadFrame, framed
+from replica.channel.frames import packed, unpacked
 from replica.errors import EngineDead, EngineOverloaded, RequestRefused
 from replica.messages import GenerateRequest, TokenChunk
 
@@ -74,32 +73,23 @@ _ERRORS: dict[str, Callable[[Failed], BaseException]] = {
     "fault": lambda failed: RuntimeError(f"the replica failed: {failed.message}"),
 }
 
-Message = TypeVar("Message")
 FromIngress = Start | Cancel
 FromReplica = Held | Answered | Failed
 
-_encoder = msgspec.msgpack.Encoder()
 _from_ingress = msgspec.msgpack.Decoder(FromIngress)
 _from_replica = msgspec.msgpack.Decoder(list[FromReplica])
 
 
 def encode(message: FromIngress | Sequence[FromReplica]) -> bytes:
     """One whole frame; a replica's holds all that several requests got at once."""
-    return framed(_encoder.encode(message))
+    return packed(message)
 
 
 def from_ingress(payload: bytes) -> FromIngress:
     """Raises BadFrame for anything that an ingress does not write."""
-    return _decoded(_from_ingress, payload)
+    return unpacked(_from_ingress, payload)
 
 
 def from_replica(payload: bytes) -> list[FromReplica]:
     """Raises BadFrame for anything that a replica does not write."""
-    return _decoded(_from_replica, payload)
-
-
-def _decoded(decoder: "msgspec.msgpack.Decoder[Message]", payload: bytes) -> Message:
-    try:
-        return decoder.decode(payload)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise BadFrame(f"a frame holds no message of this protocol: {error}") from error
+    return unpacked(_from_replica, payload)

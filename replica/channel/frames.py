@@ -1,17 +1,26 @@
-"""How bytes go over a side channel: the socket's settings, and frames with their length before them."""
+"""How bytes go over a connection: the socket's settings, and typed frames with their length before them."""
 
 import asyncio
 import socket
+from typing import TypeVar
+
+import msgspec
 
 _IDLE_SECONDS, _INTERVAL_SECONDS, _PROBES = 10, 5, 3
 MAX_FRAME_BYTES = 256 * 2**20
 """Far above any step's answers, and still a bound on what one broken length makes the reader hold."""
 _PREFIX_BYTES = 4
 
+Message = TypeVar("Message")
+_encoder = msgspec.msgpack.Encoder()
+
 
 def watch_peer(transport: asyncio.BaseTransport) -> None:
+    watch_socket(transport.get_extra_info("socket"))
+
+
+def watch_socket(sock: socket.socket) -> None:
     """The kernel ends a connection whose other machine has vanished; a process that dies ends it at once anyway."""
-    sock: socket.socket = transport.get_extra_info("socket")
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # Names as Linux has them; a system without them keeps its own times.
@@ -36,6 +45,14 @@ class FrameReader:
         self.max_bytes = max_bytes
         self._buffer = bytearray()
 
+    @property
+    def num_missing(self) -> int:
+        """So many bytes at least until the next frame is whole, and none of those behind it."""
+        held = len(self._buffer)
+        if held < _PREFIX_BYTES:
+            return _PREFIX_BYTES - held
+        return _PREFIX_BYTES + int.from_bytes(self._buffer[:_PREFIX_BYTES], "big") - held
+
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
@@ -56,3 +73,16 @@ class FrameReader:
 
 def framed(payload: bytes) -> bytes:
     return len(payload).to_bytes(_PREFIX_BYTES, "big") + payload
+
+
+def packed(message: object) -> bytes:
+    """One whole frame that holds a msgspec.Struct, or a list of some."""
+    return framed(_encoder.encode(message))
+
+
+def unpacked(decoder: "msgspec.msgpack.Decoder[Message]", payload: bytes) -> Message:
+    """Raises BadFrame for anything that is not of the decoder's type."""
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise BadFrame(f"a frame holds no message of this protocol: {error}") from error

@@ -8,7 +8,7 @@ from typing import cast
 
 from replica.channel import codec
 from replica.channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed, watch_peer
-from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, ReplicaHandshake
+from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, ListeningHandshake
 from replica.channel.response_streams import Generate, ResponseStreams
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ReplicaChannel(asyncio.Protocol):
 
     def __init__(
         self,
-        handshake: ReplicaHandshake,
+        handshake: ListeningHandshake,
         generate: Generate,
         bounds: ChannelBounds,
         on_change: Callable[["ReplicaChannel"], None],

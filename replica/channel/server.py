@@ -2,7 +2,7 @@
 
 import asyncio
 
-from replica.channel.handshake import ReplicaHandshake
+from replica.channel.handshake import SIDE_CHANNEL, ListeningHandshake
 from replica.channel.replica_channel import ChannelBounds, ReplicaChannel
 from replica.channel.response_streams import Generate
 from replica.errors import ChannelClosed
@@ -60,7 +60,7 @@ class ChannelServer:
             channel.close()
 
     def _connect(self) -> asyncio.Protocol:
-        handshake = ReplicaHandshake(self._secret, self._replica_id)
+        handshake = ListeningHandshake(self._secret, self._replica_id, SIDE_CHANNEL)
         return ReplicaChannel(handshake, self._generate, self._bounds, self._changed)
 
     def _changed(self, channel: ReplicaChannel) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.serving.transport.ingress_channel import IngressChannel
 from cluster.serving.transport.serve_call import answer_of, cause_of, is_replica_gone, serve_call
-from replica.channel.handshake import IngressHandshake
+from replica.channel.handshake import SIDE_CHANNEL, ConnectingHandshake
 from replica.messages import ChannelAddress
 
 logger = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class ChannelPool:
                 del self._channels[address.replica_id]
             self._listeners.on_failure("lost")
 
-        handshake = IngressHandshake(self._secret, address.replica_id)
+        handshake = ConnectingHandshake(self._secret, address.replica_id, SIDE_CHANNEL)
         _, channel = await asyncio.get_running_loop().create_connection(
             lambda: IngressChannel(handshake, on_lost), address.host, address.port
         )

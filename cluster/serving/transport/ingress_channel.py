@@ -8,7 +8,7 @@ from cluster.api.engine_call import ReplicaLost
 from cluster.serving.transport.inbox import Inbox
 from replica.channel import codec
 from replica.channel.frames import MAX_FRAME_BYTES, BadFrame, FrameReader, framed, watch_peer
-from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, IngressHandshake
+from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, BadHandshake, ConnectingHandshake
 from replica.messages import GenerateRequest
 
 
@@ -19,7 +19,7 @@ class ChannelLost(ReplicaLost):
 class IngressChannel(asyncio.Protocol):
     """`proven` ends when the replica has shown that it knows the secret, `held` when it takes requests."""
 
-    def __init__(self, handshake: IngressHandshake, on_lost: Callable[["IngressChannel"], None]):
+    def __init__(self, handshake: ConnectingHandshake, on_lost: Callable[["IngressChannel"], None]):
         """on_lost: called when a channel that was held has ended."""
         loop = asyncio.get_running_loop()
         self.proven: asyncio.Future[None] = loop.create_future()

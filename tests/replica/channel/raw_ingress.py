@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from replica.channel import codec
 from replica.channel.frames import FrameReader, framed
-from replica.channel.handshake import IngressHandshake
+from replica.channel.handshake import SIDE_CHANNEL, ConnectingHandshake
 from replica.channel.replica_channel import ChannelBounds
 from replica.channel.server import ChannelServer
 from replica.messages import FinishReason, GenerateRequest, TokenChunk, Usage
@@ -92,7 +92,7 @@ class RawIngress:
 
     async def prove(self, challenge: bytes | None = None) -> bytes:
         """The channel's id, when the replica has proven itself as well. challenge: where it was read already."""
-        handshake = IngressHandshake(SECRET, "a")
+        handshake = ConnectingHandshake(SECRET, "a", SIDE_CHANNEL)
         self.write(framed(handshake.answer(challenge or await self.frame())))
         handshake.check(await self.frame())
         return handshake.channel_id

@@ -2,47 +2,54 @@
 
 import pytest
 
-from replica.channel.handshake import BadHandshake, IngressHandshake, ReplicaHandshake
+from replica.channel.handshake import (
+    PAGE_TRANSFER,
+    SIDE_CHANNEL,
+    BadHandshake,
+    ConnectingHandshake,
+    ListeningHandshake,
+    Purpose,
+)
 
 SECRET, OTHER = b"0123456789abcdef", b"0123456789abcdeF"
 
 
 def test_both_ends_are_proven() -> None:
-    replica, ingress = ReplicaHandshake(SECRET, "a"), IngressHandshake(SECRET, "a")
+    replica, ingress = ListeningHandshake(SECRET, "a", SIDE_CHANNEL), ConnectingHandshake(SECRET, "a", SIDE_CHANNEL)
     channel_id, proof = replica.answer(ingress.answer(replica.challenge))
     ingress.check(proof)
     assert channel_id == ingress.channel_id
 
 
 def test_an_ingress_with_another_secret_is_refused() -> None:
-    replica = ReplicaHandshake(SECRET, "a")
+    replica = ListeningHandshake(SECRET, "a", SIDE_CHANNEL)
     with pytest.raises(BadHandshake, match="does not know the cluster's secret"):
-        replica.answer(IngressHandshake(OTHER, "a").answer(replica.challenge))
+        replica.answer(ConnectingHandshake(OTHER, "a", SIDE_CHANNEL).answer(replica.challenge))
 
 
 def test_a_replica_with_another_secret_is_refused() -> None:
-    ingress = IngressHandshake(SECRET, "a")
-    ingress.answer(ReplicaHandshake(OTHER, "a").challenge)
+    ingress = ConnectingHandshake(SECRET, "a", SIDE_CHANNEL)
+    ingress.answer(ListeningHandshake(OTHER, "a", SIDE_CHANNEL).challenge)
     with pytest.raises(BadHandshake, match="does not know the cluster's secret"):
         ingress.check(b"x" * 32)
 
 
 def test_another_replica_at_the_same_address_is_refused() -> None:
     """A port may have a new owner: the ingress names the replica that it means."""
-    replica = ReplicaHandshake(SECRET, "b")
+    replica = ListeningHandshake(SECRET, "b", SIDE_CHANNEL)
     with pytest.raises(BadHandshake):
-        replica.answer(IngressHandshake(SECRET, "a").answer(replica.challenge))
+        replica.answer(ConnectingHandshake(SECRET, "a", SIDE_CHANNEL).answer(replica.challenge))
 
 
 def test_what_was_overheard_is_worth_nothing_on_another_connection() -> None:
-    first, second = ReplicaHandshake(SECRET, "a"), ReplicaHandshake(SECRET, "a")
-    overheard = IngressHandshake(SECRET, "a").answer(first.challenge)
+    first, second = ListeningHandshake(SECRET, "a", SIDE_CHANNEL), ListeningHandshake(SECRET, "a", SIDE_CHANNEL)
+    overheard = ConnectingHandshake(SECRET, "a", SIDE_CHANNEL).answer(first.challenge)
     with pytest.raises(BadHandshake):
         second.answer(overheard)
 
 
 def test_a_proof_cannot_be_sent_back() -> None:
-    replica, ingress = ReplicaHandshake(SECRET, "a"), IngressHandshake(SECRET, "a")
+    replica, ingress = ListeningHandshake(SECRET, "a", SIDE_CHANNEL), ConnectingHandshake(SECRET, "a", SIDE_CHANNEL)
     answer = ingress.answer(replica.challenge)
     with pytest.raises(BadHandshake):
         ingress.check(answer[-32:])
@@ -50,8 +57,8 @@ def test_a_proof_cannot_be_sent_back() -> None:
 
 @pytest.mark.parametrize("flipped", [0, 31, 32, 47, 48, 79], ids=lambda byte: f"byte {byte}")
 def test_every_byte_of_the_answer_counts(flipped: int) -> None:
-    replica = ReplicaHandshake(SECRET, "a")
-    answer = bytearray(IngressHandshake(SECRET, "a").answer(replica.challenge))
+    replica = ListeningHandshake(SECRET, "a", SIDE_CHANNEL)
+    answer = bytearray(ConnectingHandshake(SECRET, "a", SIDE_CHANNEL).answer(replica.challenge))
     answer[flipped] ^= 1
     with pytest.raises(BadHandshake):
         replica.answer(bytes(answer))
@@ -60,6 +67,17 @@ def test_every_byte_of_the_answer_counts(flipped: int) -> None:
 @pytest.mark.parametrize("frame", [b"", b"x" * 79, b"x" * 81, b"GET / HTTP/1.1"], ids=len)
 def test_other_lengths_and_other_protocols_are_refused(frame: bytes) -> None:
     with pytest.raises(BadHandshake):
-        ReplicaHandshake(SECRET, "a").answer(frame)
+        ListeningHandshake(SECRET, "a", SIDE_CHANNEL).answer(frame)
     with pytest.raises(BadHandshake):
-        IngressHandshake(SECRET, "a").answer(frame)
+        ConnectingHandshake(SECRET, "a", SIDE_CHANNEL).answer(frame)
+
+
+@pytest.mark.parametrize(("asked", "meant"), [(SIDE_CHANNEL, PAGE_TRANSFER), (PAGE_TRANSFER, SIDE_CHANNEL)])
+def test_a_proof_for_one_purpose_is_none_for_another(asked: Purpose, meant: Purpose) -> None:
+    """Not even where somebody between the two ends swaps the greetings."""
+    listening, connecting = ListeningHandshake(SECRET, "a", asked), ConnectingHandshake(SECRET, "a", meant)
+    with pytest.raises(BadHandshake, match="no replica of this version"):
+        connecting.answer(listening.challenge)
+    answer = connecting.answer(listening.challenge.replace(asked.greeting, meant.greeting))
+    with pytest.raises(BadHandshake, match="does not know the cluster's secret"):
+        listening.answer(answer)

@@ -7,7 +7,7 @@ import pytest
 from replica.channel import codec
 from replica.channel import server as channel_server
 from replica.channel.frames import framed
-from replica.channel.handshake import IngressHandshake
+from replica.channel.handshake import SIDE_CHANNEL, ConnectingHandshake
 from replica.channel.replica_channel import ChannelBounds
 from replica.errors import ChannelClosed, EngineOverloaded
 from replica.messages import FinishReason
@@ -136,14 +136,14 @@ async def test_another_secret_is_refused_and_nothing_is_told() -> None:
     async with Listening(CountingEngine()) as replica:
         ingress = await replica.connect()
         challenge = await ingress.frame()
-        ingress.write(framed(IngressHandshake(b"another secret!!", "a").answer(challenge)))
+        ingress.write(framed(ConnectingHandshake(b"another secret!!", "a", SIDE_CHANNEL).answer(challenge)))
         assert await ingress.reader.read() == b""
 
 
 async def test_an_answer_that_was_overheard_is_refused() -> None:
     async with Listening(CountingEngine()) as replica:
         first, second = await replica.connect(), await replica.connect()
-        overheard = framed(IngressHandshake(b"0123456789abcdef", "a").answer(await first.frame()))
+        overheard = framed(ConnectingHandshake(b"0123456789abcdef", "a", SIDE_CHANNEL).answer(await first.frame()))
         await second.frame()
         second.write(overheard)
         assert await second.reader.read() == b""

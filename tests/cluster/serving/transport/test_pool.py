@@ -18,7 +18,7 @@ from cluster.serving.transport.ingress_channel import ChannelLost, IngressChanne
 from cluster.serving.transport.transports import HandleTransport, SideChannelTransport
 from replica.channel import codec
 from replica.channel.frames import FrameReader, framed
-from replica.channel.handshake import ReplicaHandshake
+from replica.channel.handshake import SIDE_CHANNEL, ListeningHandshake
 from replica.messages import ChannelAddress, FinishReason, GenerateRequest, TokenChunk
 from replica.sampling_params import SamplingParams
 from tests.cluster.serving.scripted_replicas import (
@@ -286,7 +286,7 @@ class SilentReplica(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport, self._reader = transport, FrameReader(128)
-        self._handshake = ReplicaHandshake(SECRET, "a")
+        self._handshake = ListeningHandshake(SECRET, "a", SIDE_CHANNEL)
         transport.write(framed(self._handshake.challenge))
 
     def data_received(self, data: bytes) -> None:

@@ -1,0 +1,1 @@
+"""Pages from the caches of other replicas."""
