@@ -152,13 +152,14 @@ class DiskTier:
                 state.generation += 1
                 state.queue.clear()
                 state.forget_all()
-                state.must_set_aside = state.must_remove_set_aside = True
                 folder = state.folder
+                if folder is not None and not state.has_files:
+                    return  # a folder set aside takes room, too, and clears may come faster than they are removed
+                state.must_set_aside = state.must_remove_set_aside = True
                 state.stir()
             if folder is not None:
                 try:
-                    folder.set_aside()
-                    state.must_set_aside = False
+                    self._writer.set_aside(folder)
                 except OSError as error:  # the writer tries again
                     self._writer.failed(error)
 

@@ -21,6 +21,7 @@ ENTRY_BYTES = (
     256  # a name takes 48 bytes of a directory on ext4, which is half full in the worst case and never shrinks
 )
 OWN_BYTES = 8 * BLOCK_BYTES  # the sub-folder, the lock, the folder of pages, and folders that were set aside
+PAGES = "pages"
 LOCK = "warmlane.lock"
 _PAGE_NAME = re.compile(r"([0-9a-f]{32})\.page")
 _TEMPORARY = "writing.tmp"
@@ -52,14 +53,10 @@ class DiskFolder:
         """Raises OSError where the root cannot be made or no sub-folder of it can be had."""
         self._format = page_format
         self.path, self._lock = _claim(root)
-        self._pages = self.path / "pages"
-        try:
-            self._pages.mkdir(mode=0o700, exist_ok=True)
-        except OSError:
-            self.release()
-            raise
+        self._pages = self.path / PAGES
 
     def release(self) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that is about to start may have the descriptor, too
         os.close(self._lock)
 
     def is_ours(self) -> bool:
@@ -176,21 +173,28 @@ def _claim(root: Path) -> tuple[Path, int]:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for number in range(MAX_SUBFOLDERS):
         path = root / str(number)
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        status = path.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+        if _is_own_folder(path) and _is_own_folder(path / PAGES):
             lock = _locked(path / LOCK)
             if lock is not None:
                 return path, lock
     raise OSError(errno.EBUSY, f"all {MAX_SUBFOLDERS} sub-folders are in use", str(root))
 
 
+def _is_own_folder(path: Path) -> bool:
+    """Makes it where nothing is there."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    status = path.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
 def _locked(path: Path) -> int | None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except (PermissionError, IsADirectoryError):
-        return None
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENXIO):  # no lock of ours
+            return None
+        raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), os.lstat(path)):  # else it was removed before it was locked

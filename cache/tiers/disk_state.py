@@ -54,6 +54,7 @@ class DiskState:
         self.folder: DiskFolder | None = None
         self.writing: BlockKey | None = None
         self.generation = 0  # one more with each clear
+        self.has_files = False  # in the folder of pages; guarded by `placing`
         self.must_set_aside = self.must_remove_set_aside = False  # what of a clear is still to be done
         self.has_work = self.closing = self.is_loaded = False
         self.used_bytes = OWN_BYTES  # only the writer changes it

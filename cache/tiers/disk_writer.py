@@ -56,8 +56,13 @@ class DiskWriter:
         folder = DiskFolder(self._root, state.format)
         with state.lock:
             state.folder = folder
-            state.must_remove_set_aside = True  # of a process that died before it had
+            state.has_files = state.must_remove_set_aside = True  # of a process that died before it had
             state.is_loaded = False
+
+    def set_aside(self, folder: DiskFolder) -> None:
+        """Raises OSError; called with `placing` held."""
+        folder.set_aside()
+        self._state.must_set_aside = self._state.has_files = False
 
     def failed(self, error: Exception) -> None:
         """Nothing is written for a while."""
@@ -123,8 +128,7 @@ class DiskWriter:
         assert folder is not None
         with state.placing:
             if state.must_set_aside:
-                folder.set_aside()
-                state.must_set_aside = False
+                self.set_aside(folder)
         while state.must_remove_set_aside:
             state.must_remove_set_aside = False
             try:
@@ -155,6 +159,10 @@ class DiskWriter:
         with state.lock:
             state.stamp(at_least=min(files[0].stamp, time.time_ns() + DAY_NS) if files else 0)
         state.used_bytes = OWN_BYTES + sum(file.num_bytes for file in files)
+        for file in files:
+            if file.num_bytes != state.page_on_disk:  # no page of ours; first, or good ones would make room for it
+                self._taken(folder, file, generation)
+        files = [file for file in files if file.num_bytes == state.page_on_disk]
         while files and state.used_bytes > state.max_bytes:
             with state.lock:
                 state.count_removed(1)
@@ -206,6 +214,7 @@ class DiskWriter:
                     folder.drop_temporary()
                     return
                 folder.place(key)
+                state.has_files = True
                 state.used_bytes += state.page_on_disk
                 with state.lock:
                     state.changes.append((state.index.add(page), ()))

@@ -80,7 +80,7 @@ class Tier(DiskTier):
     def die(self) -> None:
         """Its process is killed: the kernel lets go of the lock, and nothing else is done."""
         assert self._state.folder is not None
-        self._state.folder.release()
+        os.close(self._state.folder._lock)
 
     def file(self, number: int) -> Path:
         folder = self._state.folder
