@@ -24,7 +24,6 @@ OWN_BYTES = 8 * BLOCK_BYTES  # the sub-folder, the lock, the folder of pages, an
 PAGES = "pages"
 LOCK = "warmlane.lock"
 _PAGE_NAME = re.compile(r"([0-9a-f]{32})\.page")
-_TEMPORARY = "writing.tmp"
 _OPEN_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe of that name would block
 
 
@@ -54,6 +53,7 @@ class DiskFolder:
         self._format = page_format
         self.path, self._lock = _claim(root)
         self._pages = self.path / PAGES
+        self._temporary = self.path / "writing.tmp"  # not among the pages, which `set_aside` takes away meanwhile
 
     def release(self) -> None:
         fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that is about to start may have the descriptor, too
@@ -73,7 +73,7 @@ class DiskFolder:
         """A whole page under a temporary name. Nothing is synced: a file that a loss of power tore has a wrong
         checksum, which is a miss, and a sync for each page would cost more than the write."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._pages / _TEMPORARY, flags, 0o600)
+        descriptor = os.open(self._temporary, flags, 0o600)
         try:
             written = os.writev(descriptor, [header, blob])
             while written < len(header):
@@ -87,14 +87,14 @@ class DiskFolder:
     def place(self, key: BlockKey) -> None:
         """What was written last becomes the page of this key, whole or not at all."""
         try:
-            os.rename(self._pages / _TEMPORARY, self.page_path(key))
+            os.rename(self._temporary, self.page_path(key))
         except IsADirectoryError:
             _remove(self.page_path(key))
-            os.rename(self._pages / _TEMPORARY, self.page_path(key))
+            os.rename(self._temporary, self.page_path(key))
 
     def drop_temporary(self) -> None:
         with suppress(OSError):
-            _remove(self._pages / _TEMPORARY)
+            _remove(self._temporary)
 
     def remove(self, key: BlockKey) -> bool:
         """False where nothing was there."""
@@ -161,7 +161,7 @@ class DiskFolder:
         for folder in self.path.glob("cleared.*"):
             _sync(self.path)  # or a loss of power could bring back what was cleared
             for path in folder.iterdir():
-                if _PAGE_NAME.fullmatch(path.name) or path.name == _TEMPORARY:
+                if _PAGE_NAME.fullmatch(path.name):
                     _remove(path)
                 else:
                     os.rename(path, self._pages / path.name)  # not ours

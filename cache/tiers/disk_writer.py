@@ -136,7 +136,8 @@ class DiskWriter:
             except OSError:
                 state.must_remove_set_aside = True
                 raise
-            state.used_bytes = OWN_BYTES + sum(file.num_bytes for file in folder.found())
+            with state.placing:
+                state.used_bytes = OWN_BYTES + sum(file.num_bytes for file in folder.found())
         self._remove_doomed(folder)
         return folder
 
@@ -155,7 +156,8 @@ class DiskWriter:
         folder.drop_temporary()
         with state.lock:
             generation = state.generation
-        files = folder.found()
+        with state.placing:
+            files = folder.found()
         with state.lock:
             state.stamp(at_least=min(files[0].stamp, time.time_ns() + DAY_NS) if files else 0)
         state.used_bytes = OWN_BYTES + sum(file.num_bytes for file in files)

@@ -148,7 +148,7 @@ def test_files_that_are_not_ours_by_name_are_left_alone(tmp_path: Path) -> None:
 def test_what_was_not_written_to_its_end_is_removed_at_the_start(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.put(1)
-    tier.file(1).rename(tier.file(1).parent / "writing.tmp")
+    tier.file(1).rename(tmp_path / "0" / "writing.tmp")
     again = tier.restarted()
     assert again.found() == set() and not list(tmp_path.rglob("*.tmp")) and again.num_bytes == bytes_for(0)
 
@@ -164,7 +164,7 @@ class Disk:
         def limited(folder: DiskFolder, header: bytes, blob: memoryview, stamp: int) -> None:
             error = self.error or (errno.ENOSPC if self.room is not None and self.num_files(folder) >= self.room else 0)
             if error:
-                (folder.path / "pages/writing.tmp").write_bytes(header)  # it comes so far
+                (folder.path / "writing.tmp").write_bytes(header)  # it comes so far
                 raise OSError(error, os.strerror(error))
             write(folder, header, blob, stamp)
 
