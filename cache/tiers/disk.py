@@ -1,6 +1,5 @@
 """A bounded folder of pages that survives restarts: a thread of its own writes, any thread reads."""
 
-import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -8,13 +7,13 @@ from copy import deepcopy
 from pathlib import Path
 
 from cache.block_hasher import BlockKey
+from cache.tiers.disk_folder import OUR_OWN_LACK
 from cache.tiers.disk_format import FaultCause, PageFault, PageFormat
 from cache.tiers.disk_queue import Pace
 from cache.tiers.disk_state import DiskCounts, DiskState
 from cache.tiers.disk_writer import DiskWriter, OnChange
 
 CLOSE_SECONDS = 5.0  # for what the writer is doing at the moment
-_OUR_OWN = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this process lacks something; the file may be fine
 
 
 def tell_nobody(stored: Sequence[BlockKey], removed: Sequence[BlockKey]) -> None:
@@ -126,7 +125,7 @@ class DiskTier:
         except PageFault as fault:
             cause = fault.cause
         except OSError as error:
-            cause, may_be_fine = "io", error.errno in _OUR_OWN
+            cause, may_be_fine = "io", error.errno in OUR_OWN_LACK
         with state.lock:
             is_here = state.index.get(key) is page  # else it was evicted or cleared meanwhile
             if cause is None:

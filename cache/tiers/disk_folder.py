@@ -17,14 +17,15 @@ from cache.tiers.disk_format import HEADER_BYTES, FaultCause, PageFault, PageFor
 
 MAX_SUBFOLDERS = 1024
 BLOCK_BYTES = 4096
-ENTRY_BYTES = (
-    256  # a name takes 48 bytes of a directory on ext4, which is half full in the worst case and never shrinks
-)
+ENTRY_BYTES = 256  # of a directory: on ext4 a name takes 48, and it may be half full and never shrinks
 OWN_BYTES = 8 * BLOCK_BYTES  # the sub-folder, the lock, the folder of pages, and folders that were set aside
 PAGES = "pages"
 LOCK = "warmlane.lock"
 _PAGE_NAME = re.compile(r"([0-9a-f]{32})\.page")
+_ASIDE_NAME = re.compile(r"cleared\.[0-9a-f]{16}")
 _OPEN_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe of that name would block
+
+OUR_OWN_LACK = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # this process lacks something; the file may be fine
 
 
 def bytes_on_disk(file_bytes: int) -> int:
@@ -42,7 +43,7 @@ class FoundFile:
 
 
 class DiskFolder:
-    """`<root>/<number>/`, the first one that no living process has: `flock` on the file `lock` in it says so, and ends
+    """`<root>/<number>/`, the first one that no living process has: `flock` on a file in it says so, and ends
     with the process. So a cluster that starts again finds what its replicas left, whichever takes which.
 
     All methods raise OSError when the disk does. Only the owner's writer calls them, but for `read` and `set_aside`.
@@ -158,7 +159,7 @@ class DiskFolder:
         self._pages.mkdir(mode=0o700, exist_ok=True)
 
     def remove_set_aside(self) -> None:
-        for folder in self.path.glob("cleared.*"):
+        for folder in [path for path in self.path.iterdir() if _ASIDE_NAME.fullmatch(path.name)]:
             _sync(self.path)  # or a loss of power could bring back what was cleared
             for path in folder.iterdir():
                 if _PAGE_NAME.fullmatch(path.name):

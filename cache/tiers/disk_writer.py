@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cache.block_hasher import BlockKey
-from cache.tiers.disk_folder import OWN_BYTES, DiskFolder, FoundFile
+from cache.tiers.disk_folder import OUR_OWN_LACK, OWN_BYTES, DiskFolder, FoundFile
 from cache.tiers.disk_format import PageFault
 from cache.tiers.disk_index import PageKeys
 from cache.tiers.disk_state import DiskState, RefusalCause
@@ -191,8 +191,10 @@ class DiskWriter:
             if generation == state.generation:  # else all files are being removed
                 with state.lock:
                     state.counts.failures[error.cause if isinstance(error, PageFault) else "io"] += 1
-                    state.count_removed(1)
-                self._try_to_remove(folder, file.key, file.num_bytes, generation)
+                if isinstance(error, PageFault) or error.errno not in OUR_OWN_LACK:
+                    with state.lock:
+                        state.count_removed(1)
+                    self._try_to_remove(folder, file.key, file.num_bytes, generation)
             return None
 
     def _write(self, folder: DiskFolder, page: PageKeys, blob: memoryview, generation: int) -> None:

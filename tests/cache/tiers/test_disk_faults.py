@@ -133,7 +133,14 @@ def test_files_that_are_not_ours_by_name_are_left_alone(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.put(1)
     places = [tmp_path, tmp_path / "0", tier.file(1).parent]
-    names = ["notes.txt", "0" * 31 + ".page", "0" * 33 + ".page", "G" * 32 + ".page", "0" * 32 + ".page.bak"]
+    names = [
+        "notes.txt",
+        "0" * 31 + ".page",
+        "0" * 33 + ".page",
+        "G" * 32 + ".page",
+        "0" * 32 + ".page.bak",
+        "cleared.txt",
+    ]
     for place in places:
         for name in names:
             (place / name).write_text("mine")
@@ -142,7 +149,7 @@ def test_files_that_are_not_ours_by_name_are_left_alone(tmp_path: Path) -> None:
     again.clear()
     again.work()
     assert all((place / name).read_text() == "mine" for place in places for name in names)
-    assert not list(tmp_path.rglob("cleared.*"))
+    assert not list(tmp_path.rglob("cleared.????????????????"))
 
 
 def test_what_was_not_written_to_its_end_is_removed_at_the_start(tmp_path: Path) -> None:
@@ -313,6 +320,19 @@ def test_a_process_without_descriptors_keeps_its_pages(tmp_path: Path, monkeypat
         patched.setattr(DiskFolder, "read", fails)
         assert not tier.has(1)
     assert tier.has(1) and tier.counts.failures == {"io": 1}
+
+
+def test_a_start_without_descriptors_keeps_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    tier = Tier(tmp_path)
+    tier.put(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskFolder, "read_header", fails)
+        tier = tier.restarted()
+    assert tier.found() == set() and tier.counts.failures == {"io": 1}
+    assert tier.restarted().has(1)
 
 
 def test_a_disk_that_cannot_read_a_page_loses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
