@@ -58,6 +58,10 @@ def test_the_pull_of_the_transfers_readme_works(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "8 missing\n"
 
 
+def test_the_disk_tier_of_its_readme_works(tmp_path: Path) -> None:
+    exec(block("cache/tiers/README.md", "from pathlib"), {"folder": tmp_path})
+
+
 def test_the_policy_of_the_routers_readme_is_one() -> None:
     names: dict[str, type[Policy]] = {}
     exec(block("router/README.md", "from collections.abc"), names)

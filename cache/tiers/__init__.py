@@ -1,1 +1,1 @@
-"""Colder places for pages than the engine's own pool: the replica's memory, its disk."""
+"""Where pages lie that the device's pool has no room for. A tier knows blobs and block keys, not tensors or engines."""
