@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.api.limits import ApiLimits
 from cluster.models.default_model import DEFAULT_MODEL
-from cluster.setting_sources import SettingSource, parse_bytes
+from cluster.setting_sources import SettingSource, expanded, parse_bytes
 from replica.config import EngineConfig
 from router.policies.registry import DEFAULT_POLICY, POLICIES, make_policy
 
@@ -17,6 +17,7 @@ _SECRET = re.compile(r"(?:[0-9a-fA-F]{2}){16,64}")
 _REPLICA_API_KEY = re.compile(r"[!-~]{16,256}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@,*A-Z]+")
 """As a browser sends it: a scheme and a host in small letters, perhaps a port, and nothing behind it."""
+_SIZES = ("kv_memory", "host_kv_memory", "disk_kv_size", "disk_kv_write_rate", "max_body_bytes")
 _ENGINE = {item.name: item.default for item in fields(EngineConfig)}
 
 TRANSPORTS = ("auto", "side_channel", "handle")
@@ -67,6 +68,13 @@ class ServeConfig:
     kv_memory: int | None = setting(None, "KV memory of one replica, e.g. 2GiB; default: by available memory", low=1)
     host_kv_memory: int = setting(
         0, "memory of one replica for KV pages that its pool evicts, e.g. 4GiB; 0 keeps none", low=0
+    )
+    disk_kv_folder: str | None = setting(
+        None, "folder for KV pages that were used again and then evicted; survives restarts; default: none"
+    )
+    disk_kv_size: int = setting(_ENGINE["disk_kv_size"], "bytes that one replica may take there, e.g. 50GiB", low=1)
+    disk_kv_write_rate: int = setting(
+        _ENGINE["disk_kv_write_rate"], "bytes a second that one replica may write there, e.g. 200MB", low=1
     )
     max_num_seqs: int = setting(_ENGINE["max_num_seqs"], "requests that one replica runs at once", low=1, high=65536)
     max_num_batched_tokens: int = setting(_ENGINE["max_num_batched_tokens"], "tokens of one engine step", low=1)
@@ -121,7 +129,7 @@ class ServeConfig:
                 raise ValueError(f"{item.name} must be {bound}, got {value}")
         if self.gpus_per_replica > 1:
             raise ValueError(f"gpus_per_replica must be 0 or 1 for now, got {self.gpus_per_replica}")
-        for name in ("model", "policy", "host", "served_model_name", "redis_url", "api_keys_file"):
+        for name in ("model", "policy", "host", "served_model_name", "redis_url", "api_keys_file", "disk_kv_folder"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} must not be empty")
         if self.secret is not None and not _SECRET.fullmatch(self.secret):
@@ -205,6 +213,9 @@ class ServeConfig:
             num_blocks=self.num_blocks,
             kv_memory_bytes=self.kv_memory,
             host_kv_memory=self.host_kv_memory,
+            disk_kv_folder=None if self.disk_kv_folder is None else str(expanded(self.disk_kv_folder).absolute()),
+            disk_kv_size=self.disk_kv_size,
+            disk_kv_write_rate=self.disk_kv_write_rate,
             # Replicas on CPUs divide this by those of their node, which measure at about the same time (`node_share`).
             memory_fraction=0.85 if self.gpus_per_replica else 0.5,
             max_num_seqs=self.max_num_seqs,
@@ -253,7 +264,7 @@ def _typed(name: str, kind: Any, value: Any) -> Any:
         if optional:
             return None
         raise ValueError(f"{name} must not be null")
-    if name in ("kv_memory", "host_kv_memory", "max_body_bytes"):
+    if name in _SIZES:
         return parse_bytes(name, value)
     if kind is bool:
         return _yes_or_no(name, value)

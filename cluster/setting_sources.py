@@ -1,4 +1,4 @@
-"""Where settings come from, under the names that the user wrote there, and how people write them: YAML, sizes."""
+"""Where settings come from, under the names that the user wrote there, and how people write YAML, sizes and paths."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -32,6 +32,14 @@ def format_bytes(count: int) -> str:
             break
         size, unit = size / 1024, larger
     return f"{count} B" if unit == "B" else f"{size:.3g} {unit}"
+
+
+def expanded(name: str) -> Path:
+    """The path with "~" replaced. Raises ValueError where that home folder is not known."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{name!r}: {error}") from error
 
 
 def read_yaml(path: str | Path) -> Any:

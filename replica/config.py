@@ -23,6 +23,8 @@ class EngineConfig:
     deterministic: only forward passes whose logits are the same to the bit whatever the batch, the chunks and the hits;
         float32 on CPUs. Costs nothing where the native kernels serve the whole model, else much: one token at a time.
     host_kv_memory: bytes outside the pool that keep the pages which the pool evicts; 0 keeps none.
+    disk_kv_folder: where pages go that were used again before they left pool and host memory; None is nowhere.
+    disk_kv_size: bytes that one replica may take there. disk_kv_write_rate: bytes per second that it may write.
     threads: torch threads; None is the cores of the machine shared among replicas by the caller.
     """
 
@@ -45,6 +47,9 @@ class EngineConfig:
     compress_weights: bool = True
     deterministic: bool = False
     host_kv_memory: int = 0
+    disk_kv_folder: str | None = None
+    disk_kv_size: int = 10 * 2**30
+    disk_kv_write_rate: int = 100 * 2**20
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -52,7 +57,7 @@ class EngineConfig:
             "max_model_len": (1, 2**31), "block_size": (1, 1024), "num_blocks": (2, 2**31),
             "kv_memory_bytes": (1, 2**63), "max_num_seqs": (1, 65536), "max_num_batched_tokens": (1, 2**24),
             "max_waiting_requests": (1, 2**31), "max_waiting_tokens": (1, 2**63), "threads": (1, 1024),
-            "host_kv_memory": (0, 2**63),
+            "host_kv_memory": (0, 2**63), "disk_kv_size": (1, 2**63), "disk_kv_write_rate": (1, 2**63),
         }  # fmt: skip
         for name, (low, high) in bounds.items():
             value = getattr(self, name)

@@ -7,8 +7,6 @@ import torch
 
 from cache.block_hasher import BlockHasher
 from cache.kv_cache_manager import KVCacheManager
-from cache.tiers.colder_tiers import ColderTiers
-from cache.tiers.host import HostTier
 from replica.attention.backend import AttentionBackend
 from replica.attention.pages import KVPages, LayerShape
 from replica.config import EngineConfig
@@ -18,6 +16,7 @@ from replica.engine.scheduler import Scheduler
 from replica.errors import UnsupportedModel
 from replica.loading.page_loader import PageLoader
 from replica.loading.page_memory import PageMemory
+from replica.loading.tiers import build_tiers
 from replica.model.backend_choice import backend_candidates, unavailable_before
 from replica.model.fast_path import fastest_forward
 from replica.model.forward_pass import ForwardPass
@@ -64,12 +63,11 @@ def build_engine(
         max_num_batched_tokens=config.max_num_batched_tokens,
         watermark_pages=int(pool_pages * config.watermark),
     )
-    tiers, loader = None, None
-    if config.host_kv_memory and config.prefix_caching:
-        memory = PageMemory(pages)
-        tiers = ColderTiers(HostTier(config.host_kv_memory, pages.page_bytes), None, pages.page_bytes, memory.bytes_of)
+    tiers = build_tiers(config, hasher, pages) if config.prefix_caching else None
+    loader = None
+    if tiers is not None:
         manager.attach(tiers)
-        loader = PageLoader(memory, tiers)
+        loader = PageLoader(PageMemory(pages), tiers)
     engine = Engine(
         scheduler,
         ModelRunner(forward, pages, backend),

@@ -129,8 +129,10 @@ class EngineMetrics(EngineObserver, Collector):
             ("free",): manager.num_free_blocks - manager.num_cached_blocks,
         }
         yield self._family(GaugeMetricFamily, "kv_blocks", "Blocks of the pool by state", states, "state")
-        if manager.tiers is not None and manager.tiers.host is not None:
-            sizes = {(manager.tiers.host.name,): manager.tiers.host.num_bytes}
+        tiers = manager.tiers
+        if tiers is not None:
+            found = (("host", tiers.host), ("disk", tiers.disk))
+            sizes = {(name,): tier.num_bytes for name, tier in found if tier is not None}
             yield self._family(GaugeMetricFamily, "kv_tier_bytes", "Pages in colder tiers", sizes, "tier")
         chosen = engine.forward_pass
         if chosen is not None:

@@ -1,7 +1,7 @@
 """What becomes of a page that the pool evicts, and which pages can be loaded back."""
 
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -10,12 +10,17 @@ import numpy as np
 from cache.block_hasher import BlockKey
 from cache.tiers.host import Blob, HostPage, HostTier
 
+CLOSE_SECONDS = 3.0
+"""What waits for the disk may take so long when the replica ends."""
 NUM_REMEMBERED = 65_536
 """Pages that left for good: one that comes again is worth a place on the disk."""
 
 
 class Disk(Protocol):
     """What is asked of `DiskTier`; `find` and `read_into` by any thread."""
+
+    @property
+    def num_bytes(self) -> int: ...
 
     def offer(self, block_keys: Sequence[BlockKey], blob: memoryview) -> bool: ...
 
@@ -24,6 +29,8 @@ class Disk(Protocol):
     def read_into(self, key: BlockKey, target: memoryview) -> bool: ...
 
     def clear(self) -> None: ...
+
+    def close(self, seconds: float) -> None: ...
 
     def block_keys(self) -> Iterable[BlockKey]: ...
 
@@ -41,30 +48,31 @@ class ColderTiers:
         self._of_thread = threading.local()
         self.host = host
         self.disk = disk
+        self.on_change: Callable[[], None] = lambda: None
+        """Told by the disk's thread that `take_changes` has something."""
         self._bytes_of = bytes_of
-        self._num_copies: Counter[BlockKey] = Counter()
+        self._in_host: set[BlockKey] = set()
+        self._on_disk: set[BlockKey] = set()
         self._gone: list[BlockKey] = []
         self._changes: deque[tuple[Sequence[BlockKey], Sequence[BlockKey]]] = deque()
         self._left_before: OrderedDict[BlockKey, None] = OrderedDict()
         self.num_offered_pages = 0
         self.num_refused_pages = 0
         if disk is not None:
-            self._arrived(disk.block_keys())
+            self._on_disk.update(disk.block_keys())
 
     def __contains__(self, key: BlockKey) -> bool:
-        return key in self._num_copies
+        return key in self._in_host or key in self._on_disk
 
     def block_keys(self) -> set[BlockKey]:
-        return set(self._num_copies)
+        return self._in_host | self._on_disk
 
     def offer(self, page_id: int, block_keys: Sequence[BlockKey]) -> None:
         """The pool gives this page, whose bytes are still there, to somebody else."""
         self.num_offered_pages += 1
         if self.host is not None:
-            is_new = block_keys[-1] not in self.host
             if self.host.put(block_keys, self._bytes_of(page_id), self._leave_host):
-                if is_new:
-                    self._arrived(block_keys)
+                self._in_host.update(block_keys)
                 return
             self.num_refused_pages += 1
         elif self.disk is not None:
@@ -103,40 +111,37 @@ class ColderTiers:
         if self.disk is not None:
             self.disk.clear()
         self._changes.clear()
-        self._num_copies.clear()
+        self._in_host.clear()
+        self._on_disk.clear()
         self._gone.clear()
         self._left_before.clear()
 
     def disk_changed(self, stored: Sequence[BlockKey], removed: Sequence[BlockKey]) -> None:
         """By the disk's own thread."""
         self._changes.append((stored, removed))
+        self.on_change()
+
+    def close(self) -> None:
+        if self.disk is not None:
+            self.disk.close(CLOSE_SECONDS)
 
     def take_changes(self) -> tuple[list[BlockKey], list[BlockKey]]:
         """Blocks that a tier came to hold by itself since the last call, and those that none holds any more."""
         arrived = []
         while self._changes:
             stored, removed = self._changes.popleft()
-            arrived += [key for key in stored if key not in self._num_copies]
-            self._arrived(stored)
-            self._left(removed)
-        gone, self._gone = [key for key in self._gone if key not in self._num_copies], []
-        return [key for key in arrived if key in self._num_copies], gone
-
-    def _arrived(self, keys: Iterable[BlockKey]) -> None:
-        self._num_copies.update(keys)
-
-    def _left(self, keys: Iterable[BlockKey]) -> None:
-        for key in keys:
-            if self._num_copies[key] > 1:
-                self._num_copies[key] -= 1
-            else:
-                del self._num_copies[key]
-                self._gone.append(key)
+            arrived += [key for key in stored if key not in self]
+            self._on_disk.update(stored)
+            self._gone += [key for key in removed if key in self._on_disk]
+            self._on_disk.difference_update(removed)
+        gone, self._gone = [key for key in self._gone if key not in self], []
+        return [key for key in arrived if key in self], gone
 
     def _leave_host(self, page: HostPage, blob: Blob) -> None:
         if self.disk is not None:
             self._offer_to_disk(page.block_keys, blob, page.num_uses)
-        self._left(page.block_keys)
+        self._in_host.difference_update(page.block_keys)
+        self._gone += page.block_keys
 
     def _offer_to_disk(self, block_keys: Sequence[BlockKey], blob: Blob, num_uses: int) -> None:
         """Only what was used again: most pages are never asked for a second time, and a disk wears out by writing."""

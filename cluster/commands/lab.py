@@ -20,8 +20,8 @@ from cluster.lab.simulated_router import PolicyFailed
 from cluster.lab.trace import TextTokenizer, Trace
 from cluster.lab.trace_files import BUNDLED, SYNTHETIC, load_trace
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
-from cluster.machine.paths import expanded
 from cluster.models.default_model import DEFAULT_MODEL, ModelUnavailable
+from cluster.setting_sources import expanded
 from replica.config import EngineConfig
 from router.policies.registry import POLICIES, make_policy
 

@@ -11,7 +11,7 @@ from cluster.lab.trace_conversations import read_conversations
 from cluster.lab.trace_lines import json_rows
 from cluster.lab.trace_questions import read_questions
 from cluster.lab.word_tokenizer import tokenize as word_tokenize
-from cluster.machine.paths import expanded
+from cluster.setting_sources import expanded
 
 DATA_DIR = Path(__file__).parent / "data" / "traces"
 SYNTHETIC = {"synthetic": 0.0, "synthetic-hot": 0.5}

@@ -11,14 +11,6 @@ import psutil
 RUN_FOLDER_PREFIX = "wlc-"
 
 
-def expanded(name: str) -> Path:
-    """The path with "~" replaced. Raises ValueError where that home folder is not known."""
-    try:
-        return Path(name).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{name!r}: {error}") from error
-
-
 def new_run_folder() -> Path:
     """A folder for one cluster: sockets, HAProxy's files, Ray's session, the log. Private to the user.
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.machine.paths import expanded
 from cluster.models.default_model import DEFAULT_MODEL, DefaultModel, ModelUnavailable
+from cluster.setting_sources import expanded
 from replica.cache_folders import cache_folders, cache_root, usable
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

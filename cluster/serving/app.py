@@ -15,6 +15,7 @@ from cluster.haproxy.settings import check_rules
 from cluster.models.facts import read_model_facts
 from cluster.serving.cluster_secret import cluster_secret
 from cluster.serving.cluster_spec import ClusterSpec
+from cluster.setting_sources import expanded
 from cluster.text.sampling_defaults import SamplingDefaults, read_sampling_defaults
 from replica.cache_folders import cache_folders, cache_root, usable
 
@@ -58,7 +59,7 @@ def cluster_spec(config: ServeConfig, model_dir: Path, hashing: Progress | None 
         served_model_name=config.model_name,
         model_dir=str(model_dir),
         fingerprint=model_fingerprint(model_dir, dtype, dtype, _digest_places(model_dir), hashing),
-        secret=bytes.fromhex(config.secret) if config.secret else secrets.token_bytes(32),
+        secret=_secret(config),
         block_size=config.block_size,
         max_model_len=facts.max_model_len(config.max_model_len),
         redis_url=config.redis_url,
@@ -73,6 +74,21 @@ def cluster_spec(config: ServeConfig, model_dir: Path, hashing: Progress | None 
         sampling_defaults=SamplingDefaults() if config.ignore_generation_config else read_sampling_defaults(model_dir),
         index_blocks=config.index_blocks,
     )
+
+
+def _secret(config: ServeConfig) -> bytes:
+    """Pages on a disk are found again by the same secret alone, so there it is kept beside them.
+
+    Raises ValueError where the folder cannot be written.
+    """
+    if config.secret:
+        return bytes.fromhex(config.secret)
+    if config.disk_kv_folder is None:
+        return secrets.token_bytes(32)
+    try:
+        return cluster_secret(expanded(config.disk_kv_folder))
+    except OSError as error:
+        raise ValueError(f"disk_kv_folder {config.disk_kv_folder} cannot be used: {error.strerror}") from error
 
 
 def _digest_places(model_dir: Path) -> tuple[Path, ...]:

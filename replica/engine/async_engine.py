@@ -50,6 +50,8 @@ class AsyncEngine:
         self._step_started: float | None = None
         if engine.loader is not None:
             engine.loader.on_end = self.wake
+        if engine.manager.tiers is not None:
+            engine.manager.tiers.on_change = lambda: self._post(engine.publish_events)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -130,6 +132,8 @@ class AsyncEngine:
         self._thread.join(timeout_seconds)
         if self._engine.loader is not None:
             self._engine.loader.close()
+        if self._engine.manager.tiers is not None:
+            self._engine.manager.tiers.close()
         if self._thread.is_alive():
             self._die(f"the engine was closed and its last step took longer than {timeout_seconds:.0f} s")
 

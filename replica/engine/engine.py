@@ -181,7 +181,7 @@ class Engine:
         if plan.copies:
             self._loads.start(plan.loading)
         self._only_waits = not plan.scheduled
-        self._publish_events()
+        self.publish_events()
         if not self.has_work:
             self._check_idle()
         return chunks
@@ -196,9 +196,10 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Forgets all cached pages; requests that run keep theirs."""
         self.manager.reset()
-        self._publish_events()
+        self.publish_events()
 
-    def _publish_events(self) -> None:
+    def publish_events(self) -> None:
+        """Tells the observer which blocks came and went since the last time."""
         events = self.manager.take_events()
         if events:
             self.books.kv_events(events)

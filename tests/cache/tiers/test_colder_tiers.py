@@ -32,6 +32,10 @@ class ListedDisk:
         self.room = room
         self.tiers: ColderTiers | None = None
 
+    @property
+    def num_bytes(self) -> int:
+        return PAGE_BYTES * len(self.pages)
+
     def offer(self, block_keys: Sequence[BlockKey], blob: memoryview) -> bool:
         self.queued.append((tuple(block_keys), bytes(blob)))
         return True
@@ -63,6 +67,9 @@ class ListedDisk:
     def clear(self) -> None:
         self.pages.clear()
         self.queued.clear()
+
+    def close(self, seconds: float) -> None:
+        self.write()
 
     def block_keys(self) -> Iterable[BlockKey]:
         return [key for block_keys, _ in self.pages.values() for key in block_keys]

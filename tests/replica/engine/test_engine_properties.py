@@ -144,7 +144,7 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def events_tell_what_can_be_hit(self) -> None:
         if hasattr(self, "engine"):
-            self.engine._publish_events()
+            self.engine.publish_events()
             assert self.replayed == self.engine.manager.cached_keys()
 
     def teardown(self) -> None:

@@ -1,6 +1,7 @@
 """Requests whose pages come from a colder tier: others run on, what comes is used, what does not come is computed."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from replica.request import RequestState
 from replica.sampling_params import SamplingParams
 from tests.replica.loading.scripted_loader import ScriptedLoader
 from tests.replica.tiny_models import BLOCK_SIZE, greedy, random_prompt, run, tiny_engine
+from tests.waiting import wait_until
 
 B = BLOCK_SIZE
 PROMPT = random_prompt(8 * B + 3, seed=1)
@@ -183,3 +185,33 @@ def test_a_prompt_that_wants_its_logprobs_is_computed(engine: Engine, loader: Sc
     engine.step()
     assert not loader.loads
     assert finish(engine, "a")[1] == 0
+
+
+def test_pages_on_a_disk_are_hits_of_the_engine_that_starts_next(tmp_path: Path) -> None:
+    """Asked for twice and evicted twice they go to the disk; no other weights' engine takes them for its own."""
+    disk = {"num_blocks": 12, "disk_kv_folder": str(tmp_path), "disk_kv_size": 1 << 20, "disk_kv_write_rate": 1 << 30}
+    first = tiny_engine(**disk)
+    for prompt in (PROMPT, OTHER, PROMPT, OTHER):
+        run(first, [greedy(prompt, 1)])
+    close(first)
+
+    second = tiny_engine(**disk)
+    tiers = second.manager.tiers
+    assert tiers is not None
+    assert tiers.disk is not None
+    wait_until(lambda: tiers.disk.is_loaded, "the folder has been read")  # type: ignore[union-attr]
+    assert run(second, [greedy(PROMPT, 4)]) == [cold(4)]
+    assert second.counters.num_loaded_tokens == {"disk": 8 * B}
+    close(second)
+
+    other = tiny_engine(block_size=2 * B, **disk)
+    run(other, [greedy(PROMPT, 1)])
+    assert not other.counters.num_loaded_tokens
+    close(other)
+
+
+def close(engine: Engine) -> None:
+    assert engine.loader is not None
+    assert engine.manager.tiers is not None
+    engine.loader.close()
+    engine.manager.tiers.close()
