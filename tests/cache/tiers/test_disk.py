@@ -10,6 +10,7 @@ from cache.tiers.disk import DiskTier
 from cache.tiers.disk_folder import DiskFolder
 from cache.tiers.disk_format import HEADER_BYTES, MAX_BLOCKS
 from cache.tiers.disk_state import MAX_QUEUED_BYTES
+from cache.tiers.disk_writer import DiskWriter
 from tests.cache.tiers.disk_pages import PAGE_BYTES, Clock, Tier, blob, bytes_for, bytes_taken, key
 from tests.waiting import wait_until
 
@@ -346,3 +347,20 @@ def test_a_close_does_not_wait_for_the_rate(tmp_path: Path) -> None:
         assert tier.offer([key(number)], blob(key(number)))
     tier.close()
     assert tier._thread is not None and not tier._thread.is_alive()
+
+
+def test_a_page_offered_right_after_a_clear_finds_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clear comes when the writer has just looked for one: what it moved aside is removed before the next page."""
+    tier, tidy = Tier(tmp_path, num_pages=2), DiskWriter._remove_doomed
+
+    def tidy_and_clear(writer: DiskWriter, folder: DiskFolder) -> None:
+        tidy(writer, folder)
+        if tier.find(key(1)):
+            tier.clear()
+            assert tier.give(3)
+
+    tier.put(1, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskWriter, "_remove_doomed", tidy_and_clear)
+        tier.work()
+    assert tier.found() == {3} and tier.counts.refused == {}
