@@ -21,9 +21,9 @@ class EvictedPage:
 class BlockPool:
     """Pages 0 to num_pages - 1 with reference counts and an eviction order.
 
-    `_refs[page]`: how many block tables hold it. `_free`: pages that nobody holds, next to be handed out first; a page
-    in it may still be hit while it has keys. Handing a page out drops its keys in the same call (A2, 4), so that no
-    key ever points at foreign content. All operations are O(1) per page.
+    `_generations[page]`: how often it was handed out. `_refs[page]`: how many block tables hold it. `_free`: pages that
+    nobody holds, next to be handed out first; a page in it may still be hit while it has keys. Handing a page out drops
+    its keys in the same call (A2, 4), so that no key ever points at foreign content. All operations are O(1) per page.
     """
 
     def __init__(self, num_pages: int, index: PrefixIndex):
@@ -32,6 +32,7 @@ class BlockPool:
         self.num_pages = num_pages
         self.index = index
         self._refs = [0] * num_pages
+        self._generations = [0] * num_pages
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_pages))
         self._num_cached_free = 0
 
@@ -48,6 +49,11 @@ class BlockPool:
     @property
     def num_active(self) -> int:
         return self.num_pages - len(self._free)
+
+    def generation(self, page_id: int) -> int:
+        """Another one means that the page was handed out meanwhile. It is counted before anything is written there: who
+        reads a page that can be hit, and finds the same one afterwards, has read what its keys say, in any thread."""
+        return self._generations[page_id]
 
     def num_unheld(self, page_ids: Iterable[int]) -> int:
         """How many of the pages a `hold` would take out of the free list."""
@@ -75,6 +81,7 @@ class BlockPool:
             if keys:
                 self._num_cached_free -= 1
                 evicted.append(EvictedPage(page_id, keys, tuple(self.index.drop_page(page_id))))
+            self._generations[page_id] += 1
             self._refs[page_id] = 1
             taken.append(page_id)
         return taken, evicted

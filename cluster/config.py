@@ -69,6 +69,9 @@ class ServeConfig:
     host_kv_memory: int = setting(
         0, "memory of one replica for KV pages that its pool evicts, e.g. 4GiB; 0 keeps none", low=0
     )
+    pull: bool = setting(
+        False, "replicas take pages from each other where that is cheaper than computing (a port each, authenticated)"
+    )
     disk_kv_folder: str | None = setting(
         None, "folder for KV pages that were used again and then evicted; survives restarts; default: none"
     )
@@ -213,6 +216,7 @@ class ServeConfig:
             num_blocks=self.num_blocks,
             kv_memory_bytes=self.kv_memory,
             host_kv_memory=self.host_kv_memory,
+            pull=self.pull,
             disk_kv_folder=None if self.disk_kv_folder is None else str(expanded(self.disk_kv_folder).absolute()),
             disk_kv_size=self.disk_kv_size,
             disk_kv_write_rate=self.disk_kv_write_rate,

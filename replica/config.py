@@ -25,6 +25,7 @@ class EngineConfig:
     host_kv_memory: bytes outside the pool that keep the pages which the pool evicts; 0 keeps none.
     disk_kv_folder: where pages go that were used again before they left pool and host memory; None is nowhere.
     disk_kv_size: bytes that one replica may take there. disk_kv_write_rate: bytes per second that it may write.
+    pull: whether pages are taken from other replicas where the router says so, and given to them.
     threads: torch threads; None is the cores of the machine shared among replicas by the caller.
     """
 
@@ -50,6 +51,7 @@ class EngineConfig:
     disk_kv_folder: str | None = None
     disk_kv_size: int = 10 * 2**30
     disk_kv_write_rate: int = 100 * 2**20
+    pull: bool = False
     threads: int | None = None
 
     def __post_init__(self) -> None:

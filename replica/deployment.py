@@ -24,6 +24,9 @@ from replica.factory import build_engine
 from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
 from replica.metrics import EngineMetrics
 from replica.node_share import replicas_on_node, with_node_share
+from replica.transfer.page_puller import PagePuller
+from replica.transfer.page_server import PageServer
+from replica.transfer.transfer import Transfer
 
 
 class ReplicaDeployment:
@@ -43,6 +46,7 @@ class ReplicaDeployment:
         self._registry = CollectorRegistry()
         self._process = f"replica-{self.replica_id}-{self.incarnation}"
         metrics = EngineMetrics(self._registry, model_name, self._process, self.replica_id)
+        self._secret = secret
         built = self._build_engine(with_node_share(engine, _num_sharing()), hasher, metrics)
         warm_up(built)
         metrics.watch(built)
@@ -50,6 +54,9 @@ class ReplicaDeployment:
         self._engine = AsyncEngine(built)
         # The address by which Ray knows this node: loopback where the cluster is of this machine alone.
         host = ray.util.get_node_ip_address()
+        self._pages = None
+        if built.page_source is not None:
+            self._pages = PageServer(secret, self.replica_id, built.page_source, host)
         self._channels = ChannelServer(self._engine.generate, secret, self.replica_id, host)
         registration = ReplicaRegistration(
             replica_id=self.replica_id,
@@ -58,6 +65,8 @@ class ReplicaDeployment:
             block_size=engine.block_size,
             num_blocks=built.manager.num_blocks,
             started_at=time.time(),
+            pages_at=self._pages.address.to_text() if self._pages is not None else "",
+            block_bytes=built.page_bytes // built.manager.blocks_per_page,
         )
         self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._engine.load)
         metrics.on_kv_events = self._publisher.publish
@@ -65,7 +74,10 @@ class ReplicaDeployment:
         settle_garbage_collection()
 
     def _build_engine(self, config: EngineConfig, hasher: BlockHasher, metrics: EngineMetrics) -> Engine:
-        return build_engine(config, hasher, observer=metrics)
+        return build_engine(config, hasher, observer=metrics, transfer=self._transfer)
+
+    def _transfer(self, identity: bytes, page_bytes: int) -> Transfer:
+        return PagePuller(self._secret, identity, page_bytes)
 
     async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
         """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead.
@@ -124,9 +136,9 @@ class ReplicaDeployment:
         publisher = getattr(self, "_publisher", None)
         if publisher is not None:
             publisher.stop()
-        engine = getattr(self, "_engine", None)
-        if engine is not None:
-            engine.close()
+        for part in ("_engine", "_pages"):
+            if (found := getattr(self, part, None)) is not None:
+                found.close()
 
 
 def _num_sharing() -> int:

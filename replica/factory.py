@@ -1,6 +1,7 @@
 """Puts an engine together from a model folder."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -16,7 +17,8 @@ from replica.engine.scheduler import Scheduler
 from replica.errors import UnsupportedModel
 from replica.loading.page_loader import PageLoader
 from replica.loading.page_memory import PageMemory
-from replica.loading.tiers import build_tiers
+from replica.loading.page_source import EnginePages
+from replica.loading.tiers import build_tiers, page_identity
 from replica.model.backend_choice import backend_candidates, unavailable_before
 from replica.model.fast_path import fastest_forward
 from replica.model.forward_pass import ForwardPass
@@ -25,6 +27,7 @@ from replica.model.pool_sizing import num_pages
 from replica.model.probe import Forward, witness_layers
 from replica.model.runner import ModelRunner
 from replica.text.vocabulary import TokenizerVocabulary
+from replica.transfer.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +37,12 @@ def build_engine(
     hasher: BlockHasher,
     observer: EngineObserver | None = None,
     loaded: LoadedModel | None = None,
+    transfer: Callable[[bytes, int], Transfer] | None = None,
 ) -> Engine:
     """Loads, checks and sizes everything. Raises UnsupportedModel, PoolTooSmall or ValueError with the cause.
 
     loaded: a model that is in memory already (tests); it is switched to paged attention.
+    transfer: makes the pulling end, from the pages' identity and their size in bytes; without it nothing is pulled.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -64,10 +69,14 @@ def build_engine(
         watermark_pages=int(pool_pages * config.watermark),
     )
     tiers = build_tiers(config, hasher, pages) if config.prefix_caching else None
-    loader = None
     if tiers is not None:
         manager.attach(tiers)
-        loader = PageLoader(PageMemory(pages), tiers)
+    memory, loader, source = PageMemory(pages), None, None
+    if config.pull and config.prefix_caching:
+        source = EnginePages(manager, memory, page_identity(hasher, pages))
+    puller = transfer(source.identity, source.page_bytes) if source is not None and transfer is not None else None
+    if tiers is not None or puller is not None:
+        loader = PageLoader(memory, tiers, puller)
     engine = Engine(
         scheduler,
         ModelRunner(forward, pages, backend),
@@ -82,6 +91,8 @@ def build_engine(
         observer=observer,
     )
     engine.forward_pass = forward_pass
+    engine.page_source = source
+    engine.page_bytes = pages.page_bytes
     return engine
 
 

@@ -19,6 +19,39 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PageAddress:
+    """Where a replica gives its pages away; the handshake proves that it is this one.
+
+    local: name of a socket that only processes of the same node reach (Linux's abstract name space, without the
+    leading zero byte); empty where there is none. Whoever cannot reach it takes host and port.
+    """
+
+    replica_id: str
+    host: str
+    port: int
+    local: str = ""
+
+    def to_text(self) -> str:
+        """What a registration carries."""
+        return f"{self.host} {self.port} {self.local}"
+
+    @classmethod
+    def from_text(cls, replica_id: str, text: str) -> "PageAddress":
+        """Raises ValueError for what `to_text` does not write."""
+        host, port, local = text.split(" ")
+        return cls(replica_id, host, int(port), local)
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What the router found another replica to hold: the prompt's first `num_tokens`, whole pages of which may be had
+    there. What the engine has itself, or cannot get in time, is not pulled."""
+
+    source: PageAddress
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One prompt for one engine, already templated and tokenised.
 
@@ -28,7 +61,7 @@ class GenerateRequest:
     Both are on the clock of the process that holds the message. Machines' clocks differ, so between processes they are
     durations: what is sent is `leaving()`, what came is `arrived()`.
     session_id: whose prompts belong together, as the client says; for the router only.
-    priority: lower is served earlier.
+    priority: lower is served earlier. pull: where cached pages of the prompt may be had that this replica lacks.
     """
 
     request_id: str
@@ -39,6 +72,7 @@ class GenerateRequest:
     deadline_seconds: float | None = None
     session_id: str | None = None
     priority: int = 0
+    pull: Pull | None = None
 
     def leaving(self) -> "GenerateRequest":
         """As it crosses to another process: seconds from now, the arrival's below 0."""

@@ -63,6 +63,8 @@ class ReplicaScore(NamedTuple):
 class Decision:
     """predicted_hit_tokens: on the chosen replica. reachable_hit_tokens: on the one that holds most.
 
+    pull_tokens: behind the predicted hit, which the chosen replica is to take from `pull_from` (at `pages_at`) instead
+    of computing them; 0 where it is not. pull_seconds: what the router expects that to take.
     block_keys: of all full blocks of the prompt; they travel with the request, so that it is hashed once.
     phase_seconds: hash, lookup, score, total.
     """
@@ -79,6 +81,15 @@ class Decision:
     scores: tuple[ReplicaScore, ...]
     phase_seconds: Mapping[str, float]
     block_keys: tuple[BlockKey, ...] = field(repr=False)
+    pull_from: str = ""
+    pull_tokens: int = 0
+    pull_seconds: float = 0.0
+    pages_at: str = field(default="", repr=False)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Of the prompt, that the replica is expected to compute."""
+        return self.num_tokens - self.predicted_hit_tokens - self.pull_tokens
 
     def to_dict(self) -> dict[str, object]:
         """For JSON; without the block keys, which would tell where prompts lie (C36)."""
@@ -94,7 +105,11 @@ class Decision:
             "reachable_hit_tokens": self.reachable_hit_tokens,
             "scores": [score.to_dict() for score in self.scores],
             "phase_seconds": dict(self.phase_seconds),
+            **({"pull": self._pull()} if self.pull_tokens else {}),
         }
+
+    def _pull(self) -> dict[str, object]:
+        return {"from": self.pull_from, "tokens": self.pull_tokens, "seconds": self.pull_seconds}
 
 
 MAX_SCORES = 64

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import Any
 
 from cache.block_hasher import BlockHasher, BlockKey
 from router.decision import Decision, Outcome, ReplicaScore, RouteRequest
@@ -74,7 +75,19 @@ class DecisionMaker:
                 "total": ended - started,
             },
             block_keys=tuple(keys),
+            **self._pull(choice, chosen),
         )
+
+    def _pull(self, choice: PolicyChoice, chosen: ReplicaView) -> dict[str, Any]:
+        pages_at = self._state.pages_at(chosen.pull_from) if choice.pulls else ""
+        if not pages_at:
+            return {}
+        return {
+            "pull_from": chosen.pull_from,
+            "pull_tokens": chosen.pull_tokens,
+            "pull_seconds": chosen.pull_seconds,
+            "pages_at": pages_at,
+        }
 
     def _hash(self, request: RouteRequest) -> list[BlockKey]:
         try:

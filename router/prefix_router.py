@@ -130,8 +130,14 @@ class PrefixRouter:
         exclude: replica ids that this request must not go to. Raises NoReplicas.
         """
         decision = self._decide(request, exclude, sent=True)
-        prefill_tokens = decision.num_tokens - decision.predicted_hit_tokens
-        self._state.reserve(request.request_id, decision.replica_id, prefill_tokens, decision.block_keys, self._clock())
+        self._state.reserve(
+            request.request_id,
+            decision.replica_id,
+            decision.prefill_tokens,
+            decision.block_keys,
+            self._clock(),
+            decision.pull_tokens,
+        )
         self.log.add(decision)
         self.metrics.observe_decision(decision)
         return decision

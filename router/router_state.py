@@ -8,6 +8,7 @@ from cache.wire.records import ReplicaLoad, Reservation
 from router.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
+from router.load.pulls import with_pulls
 from router.load.replica_state import ReplicaState
 from router.load.reservations import (
     KEYS_SHARED_SECONDS,
@@ -97,28 +98,51 @@ class RouterState(FollowedReplicas):
         """
         with self._lock:
             depths = self._mirror.longest_prefix(keys, now, published=rung <= Rung.STALE)
-            views = []
+            views, givers = [], {}
             for replica_id in sorted(replica_ids):
                 replica = self._get(replica_id)
                 warm = not replica.foreign and (replica.registration is not None or rung > Rung.FRESH)
                 hit_tokens = depths.get(replica.slot, 0) * block_size if warm else 0
                 views.append(replica.load.view(replica_id, hit_tokens, now))
-            return views
+                if warm and replica.registration is not None and replica.registration.pages_at:
+                    givers[replica_id] = replica.registration.block_bytes
+            if len(givers) < 2 or rung > Rung.STALE:
+                return views
+            depths = self._mirror.longest_prefix(keys, now, predicted=False)
+            there = {name: depths.get(self._replicas[name].slot, 0) * block_size for name in givers}
+        return with_pulls(views, there, givers, block_size)
+
+    def pages_at(self, replica_id: str) -> str:
+        """Where it gives its pages away; empty where it does not."""
+        with self._lock:
+            replica = self._replicas.get(replica_id)
+            registration = replica.registration if replica is not None else None
+            return registration.pages_at if registration is not None else ""
 
     def reserve(
-        self, request_id: str, replica_id: str, prefill_tokens: int, keys: Sequence[BlockKey], now: float
+        self,
+        request_id: str,
+        replica_id: str,
+        prefill_tokens: int,
+        keys: Sequence[BlockKey],
+        now: float,
+        pull_tokens: int = 0,
     ) -> None:
-        """Counts the request on the replica and expects its blocks there; moves it from where it was before."""
+        """Counts the request on the replica and expects its blocks there; moves it from where it was before.
+
+        pull_tokens: that it takes from another replica. They are no queue, but what was brought there of late, or the
+        replica that computed them would look worn out and the other one get everything that follows.
+        """
         with self._lock:
             before = self._ledger.reserve(request_id, replica_id, prefill_tokens, now)
             if before is not None and not before.first_token and before.replica_id in self._replicas:
-                self._replicas[before.replica_id].load.add_recent(-before.prefill_tokens, now)
+                self._replicas[before.replica_id].load.add_recent(-before.brought_tokens, now)
             replica = self._get(replica_id)
-            replica.load.add_recent(prefill_tokens, now)
+            replica.load.add_recent(prefill_tokens + pull_tokens, now)
             unknown = self._mirror.predict(replica.slot, keys, now)
             entry = self._ledger.get(request_id)
             if entry is not None:
-                entry.keys = tuple(unknown)
+                entry.keys, entry.brought_tokens = tuple(unknown), prefill_tokens + pull_tokens
 
     def first_token(self, request_id: str, now: float) -> None:
         with self._lock:

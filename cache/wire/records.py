@@ -33,6 +33,8 @@ class ReplicaRegistration:
     replica_id: Ray's `replica_id.unique_id`. incarnation: hex, new for each start of the engine.
     canary: `BlockHasher.canary`; where it differs, block keys of the two processes mean different things.
     started_at: `time.time()` of the start; of two incarnations of one replica the later one counts.
+    pages_at: where it gives its pages away, as its peers read it; empty where it gives none. block_bytes: of the K/V of
+    one block.
     """
 
     replica_id: str
@@ -41,6 +43,8 @@ class ReplicaRegistration:
     block_size: int
     num_blocks: int
     started_at: float
+    pages_at: str = ""
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class ReplicaLoad:
     num_running: admitted requests. num_waiting: accepted and not admitted, those on their way into the engine included.
     queued_prefill_tokens: prompt tokens of both that are neither computed nor cached.
     num_free_blocks: blocks that could be handed out now, cached ones that nobody references included.
-    prefill_tokens_per_second, decode_step_seconds: the engine's own recent measurements.
+    prefill_tokens_per_second, decode_step_seconds, pull_bytes_per_second: the engine's own recent measurements; the
+    last one of pages that it took from others.
     """
 
     num_running: int = 0
@@ -60,6 +65,7 @@ class ReplicaLoad:
     num_blocks: int = 0
     prefill_tokens_per_second: float = 0.0
     decode_step_seconds: float = 0.0
+    pull_bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +158,8 @@ def encode_registration(registration: ReplicaRegistration) -> bytes:
         raise WireError(f"a canary must have {KEY_BYTES} bytes, got {len(registration.canary)}")
     out.pack("16sIQ", registration.canary, registration.block_size, registration.num_blocks)
     out.measure(registration.started_at)
+    out.string(registration.pages_at)
+    out.pack("Q", registration.block_bytes)
     return out.bytes()
 
 
@@ -161,8 +169,12 @@ def decode_registration(data: bytes) -> ReplicaRegistration:
     canary = record.take(KEY_BYTES)
     block_size, num_blocks = record.unpack("IQ")
     started_at = record.measure()
+    pages_at = record.string()
+    (block_bytes,) = record.unpack("Q")
     record.end()
-    return ReplicaRegistration(replica_id, incarnation, canary, block_size, num_blocks, started_at)
+    return ReplicaRegistration(
+        replica_id, incarnation, canary, block_size, num_blocks, started_at, pages_at, block_bytes
+    )
 
 
 def encode_heartbeat(heartbeat: ReplicaHeartbeat) -> bytes:
@@ -173,6 +185,7 @@ def encode_heartbeat(heartbeat: ReplicaHeartbeat) -> bytes:
     )
     out.measure(load.prefill_tokens_per_second)
     out.measure(load.decode_step_seconds)
+    out.measure(load.pull_bytes_per_second)
     if len(heartbeat.digests) != NUM_RANGES:
         raise WireError(f"a heartbeat must have {NUM_RANGES} digests, got {len(heartbeat.digests)}")
     out.pack(f"QQ{NUM_RANGES}Q", heartbeat.last_seq, heartbeat.num_keys, *heartbeat.digests)
@@ -182,8 +195,8 @@ def encode_heartbeat(heartbeat: ReplicaHeartbeat) -> bytes:
 def decode_heartbeat(data: bytes) -> ReplicaHeartbeat:
     record = RecordReader(data, RecordKind.HEARTBEAT)
     running, waiting, queued_tokens, free_blocks, blocks = record.unpack("IIQQQ")
-    prefill_rate, decode_step = record.measure(), record.measure()
-    load = ReplicaLoad(running, waiting, queued_tokens, free_blocks, blocks, prefill_rate, decode_step)
+    rates = record.measure(), record.measure(), record.measure()
+    load = ReplicaLoad(running, waiting, queued_tokens, free_blocks, blocks, *rates)
     last_seq, num_keys, *digests = record.unpack(f"QQ{NUM_RANGES}Q")
     record.end()
     return ReplicaHeartbeat(load, last_seq, num_keys, tuple(digests))

@@ -5,18 +5,28 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.api.engine_call import NoReplicaAvailable, ReplicaLost, RequestTimedOut
 from cluster.serving.transport.ingress_channel import ChannelLost
 from cluster.serving.transport.serve_call import cause_of, is_replica_gone
 from cluster.serving.transport.transports import Answer, Transport
 from replica.errors import EngineOverloaded
-from replica.messages import FinishReason, GenerateRequest, TokenChunk
+from replica.messages import FinishReason, GenerateRequest, PageAddress, Pull, TokenChunk
 from router.decision import Decision, RouteRequest
 from router.prefix_router import NoReplicas, PrefixRouter
 
 logger = logging.getLogger(__name__)
+
+
+def _with_pull(request: GenerateRequest, decision: Decision) -> GenerateRequest:
+    if not decision.pull_tokens:
+        return request
+    try:
+        source = PageAddress.from_text(decision.pull_from, decision.pages_at)
+    except ValueError:  # of another version: then it is computed
+        return request
+    return replace(request, pull=Pull(source, decision.predicted_hit_tokens + decision.pull_tokens))
 
 
 def route_request(request: GenerateRequest) -> RouteRequest:
@@ -117,7 +127,8 @@ class RelayedCall:
     async def _attempt(self) -> AsyncGenerator[list[TokenChunk], None]:
         """One replica's answer to its end. Raises ReplicaLost when it ends without a finish reason."""
         decision = self._route()
-        answer = await self._relay.transport.send(self._request, decision.replica_id)
+        request = _with_pull(self._request, decision)
+        answer = await self._relay.transport.send(request, decision.replica_id)
         taken = finished = False
         try:
             while not finished:

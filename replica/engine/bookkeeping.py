@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from cache.events import KVEvent
 from replica.engine.load import MeasuredSpeed
-from replica.engine.loads import LoadedPages
+from replica.engine.loads import PEER, LoadedPages
 from replica.engine.observer import EngineCounters, EngineObserver
 from replica.messages import FinishReason, GenerateRequest
 from replica.plan import StepPlan
@@ -38,8 +38,10 @@ class Bookkeeping:
                 if request.state is RequestState.RUNNING:
                     self._hits(request)
 
-    def loaded(self, request: Request, pages: LoadedPages, page_size: int) -> None:
+    def loaded(self, request: Request, pages: LoadedPages, page_size: int, page_bytes: int) -> None:
         counters = self.counters
+        if set(pages.num_pages) == {PEER}:
+            self.speed.observe_pull(pages.num_pages[PEER] * page_bytes, pages.seconds)
         if not request.num_preemptions:
             self._hits(request, pages.seconds)
         counters.load_seconds += pages.seconds

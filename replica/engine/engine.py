@@ -23,6 +23,7 @@ from replica.model.runner import BlockTableOf
 from replica.model.step_logits import StepLogits
 from replica.plan import StepPlan
 from replica.request import Request, RequestState
+from replica.transfer.transfer import PageSource
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,10 @@ class Engine:
         self.books = Bookkeeping(observer or EngineObserver(), clock)
         self.forward_pass: ForwardPass | None = None
         """What the runner is, where a real one runs."""
+        self.page_source: PageSource | None = None
+        """What peers may have of its pages, where they may."""
+        self.page_bytes = 0
+        """Of one page of the pool, where a real one lies behind it."""
         self._runner = runner
         self._vocabulary = vocabulary
         self._hasher = hasher
@@ -71,6 +76,7 @@ class Engine:
         self._clock = clock
         self._outputs = OutputProcessor(vocabulary)
         self.loader = loader
+        scheduler.can_pull = loader is not None and loader.can_pull
         self._loads = Loads(scheduler, loader, self.books.speed, clock)
         self._only_waits = False
         self._requests: dict[str, Request] = {}
@@ -158,7 +164,7 @@ class Engine:
         """Computes one step. An exception inside ends the requests of this step alone; the engine lives on."""
         chunks = self._expire()
         for request, pages in self._loads.take():
-            self.books.loaded(request, pages, self.manager.page_size)
+            self.books.loaded(request, pages, self.manager.page_size, self.page_bytes)
         plan = self.scheduler.schedule()
         started = self._clock()
         self.books.admitted(plan, started)

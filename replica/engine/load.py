@@ -16,11 +16,17 @@ class MeasuredSpeed:
     """Moving averages over the engine's steps, 0 until something was measured.
 
     prefill_tokens_per_second: of steps that mainly prefill, decode time of the same step taken off.
-    decode_step_seconds: of steps that only decode.
+    decode_step_seconds: of steps that only decode. pull_bytes_per_second: of loads that came from other replicas alone.
     """
 
     prefill_tokens_per_second: float = 0.0
     decode_step_seconds: float = 0.0
+    pull_bytes_per_second: float = 0.0
+
+    def observe_pull(self, num_bytes: int, seconds: float) -> None:
+        """Pages that came from another replica."""
+        if seconds > 0:
+            self.pull_bytes_per_second = _average(self.pull_bytes_per_second, num_bytes / seconds)
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         self.observe_tokens(plan.num_tokens - plan.num_decodes, plan.num_decodes, seconds)
@@ -56,4 +62,5 @@ def engine_load(scheduler: Scheduler, speed: MeasuredSpeed) -> ReplicaLoad:
         num_blocks=manager.num_blocks,
         prefill_tokens_per_second=speed.prefill_tokens_per_second,
         decode_step_seconds=speed.decode_step_seconds,
+        pull_bytes_per_second=speed.pull_bytes_per_second,
     )

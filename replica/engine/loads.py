@@ -7,8 +7,11 @@ from typing import Protocol
 from cache.block_hasher import BlockKey
 from replica.engine.load import MeasuredSpeed
 from replica.engine.scheduler import Scheduler
+from replica.messages import PageAddress
 from replica.request import Request
 
+PEER = "peer"
+"""The tier of what another replica gave."""
 LEAST_SECONDS = 0.1
 """A load may take so long even where computing would take less: a busy machine delays threads."""
 UNMEASURED_SECONDS = 10.0
@@ -17,11 +20,16 @@ UNMEASURED_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PageLoad:
-    """page_keys: the key of each page's last block, in the prompt's order. page_ids: where they are to lie."""
+    """page_keys: the key of each page's last block, in the prompt's order. page_ids: where they are to lie.
+
+    source: who is asked for what no tier has. seconds: how long it may take.
+    """
 
     request_id: str
     page_keys: Sequence[BlockKey]
     page_ids: Sequence[int]
+    source: PageAddress | None = None
+    seconds: float = UNMEASURED_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,10 @@ class PageLoader(Protocol):
     """Copies pages from colder tiers, in threads of its own. on_end: called by one of them when a load has ended."""
 
     on_end: Callable[[], None]
+
+    @property
+    def can_pull(self) -> bool:
+        """Whether it can ask other replicas."""
 
     def start(self, load: PageLoad) -> None: ...
 
@@ -79,11 +91,12 @@ class Loads:
             pages = range(first, first + request.num_loading_pages)
             keys = [request.block_keys[(page + 1) * manager.blocks_per_page - 1] for page in pages]
             num_tokens = len(pages) * manager.page_size
-            seconds = self._speed.prefill_seconds(num_tokens) or UNMEASURED_SECONDS
-            self._late_at[request.id] = self._clock() + max(LEAST_SECONDS, seconds)
-            table = manager.block_table(request.id)
+            seconds = max(LEAST_SECONDS, self._speed.prefill_seconds(num_tokens) or UNMEASURED_SECONDS)
+            self._late_at[request.id] = self._clock() + seconds
+            page_ids = manager.block_table(request.id)[pages.start : pages.stop]
+            source = request.message.pull.source if request.message.pull is not None else None
             if self._loader is not None:
-                self._loader.start(PageLoad(request.id, keys, table[pages.start : pages.stop]))
+                self._loader.start(PageLoad(request.id, keys, page_ids, source, seconds))
 
     def take(self) -> list[tuple[Request, LoadedPages]]:
         """Loads that have ended, or are late; their requests run on from here."""

@@ -47,6 +47,7 @@ class Scheduler:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.loading: list[Request] = []
+        self.can_pull = False  # pages of other replicas
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         self.num_inflight_shared_tokens = 0
@@ -210,14 +211,22 @@ class Scheduler:
         return needed + headroom <= self.manager.pool.num_free
 
     def _num_reusable_tokens(self, request: Request) -> int:
-        if request.wants_prompt_logprobs:
-            return 0
-        return self.manager.num_reusable_tokens(request.block_keys, request.num_tokens)
+        return (
+            0
+            if request.wants_prompt_logprobs
+            else self.manager.num_reusable_tokens(request.block_keys, request.num_tokens)
+        )
 
     def _num_loadable_pages(self, request: Request, match: PrefixMatch) -> int:
+        """Behind the match: in colder tiers or, at first, with a peer that the router named."""
         if request.wants_prompt_logprobs:
             return 0
-        return self.manager.num_loadable_pages(request.block_keys, match, request.num_tokens)
+        num_pages = self.manager.num_loadable_pages(request.block_keys, match, request.num_tokens)
+        pull = request.message.pull
+        if pull is None or not self.can_pull or request.num_preemptions:
+            return num_pages
+        num_held = min(pull.num_tokens, request.num_tokens - 1) // self.manager.page_size
+        return max(num_pages, num_held - len(match.page_ids))
 
     def loaded(self, request: Request, num_pages: int) -> None:
         """So many of the pages that were under way have come; whatever else the prompt lacks is computed."""

@@ -1,4 +1,4 @@
-"""Copies pages from colder tiers into the pool, in threads of its own."""
+"""Copies pages from colder tiers and from peers into the pool, in threads of its own."""
 
 import logging
 import threading
@@ -9,13 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+
 from cache.block_hasher import BlockKey
 from cache.tiers.host import Blob
-from replica.engine.loads import LoadedPages, PageLoad
+from replica.engine.loads import PEER, LoadedPages, PageLoad
+from replica.transfer.transfer import PullEnd, Transfer
 
 logger = logging.getLogger(__name__)
 
-NUM_THREADS = 2
+NUM_THREADS = 4
 
 
 class Tiers(Protocol):
@@ -38,40 +41,45 @@ class _Load:
         self._num_pages: Counter[str] = Counter()
         self.failure: str | None = None
         self.ended = False
-        self._started = time.monotonic()
-        self._stopped = False
+        self.started = time.monotonic()
+        self.stopped = False
         self._writing = threading.Lock()
 
     def write(self, memory: Memory, page_id: int, blob: Blob) -> bool:
         """False, and nothing is written, once it was stopped."""
         with self._writing:
-            if not self._stopped:
+            if not self.stopped:
                 memory.write(page_id, blob)
-            return not self._stopped
+            return not self.stopped
 
     def came(self, tier: str) -> None:
         with self._writing:
-            if not self._stopped:
+            if not self.stopped:
                 self._num_pages[tier] += 1
 
     def stop(self) -> LoadedPages:
         failure = self.failure if self.ended else "late"
-        self._stopped = True  # before the lock, which the next page might get first
+        self.stopped = True  # before the lock, which the next page might get first
         with self._writing:
-            return LoadedPages(dict(self._num_pages), time.monotonic() - self._started, failure)
+            return LoadedPages(dict(self._num_pages), time.monotonic() - self.started, failure)
 
 
 class PageLoader:
     """See `replica.engine.loads.PageLoader`. Pages of a load come one after another; what follows a page that nobody
     has any more is of no use, so the load ends there."""
 
-    def __init__(self, memory: Memory, tiers: Tiers, on_end: Callable[[], None] = lambda: None):
-        """on_end: called from a thread of this loader when a load has ended."""
-        self.on_end = on_end
+    def __init__(self, memory: Memory, tiers: Tiers | None, transfer: Transfer | None = None):
+        """transfer: asks peers; None where nobody may be asked."""
+        self.on_end: Callable[[], None] = lambda: None
         self._memory = memory
         self._tiers = tiers
+        self._transfer = transfer
         self._loads: dict[str, _Load] = {}
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="page-loader")
+
+    @property
+    def can_pull(self) -> bool:
+        return self._transfer is not None
 
     def start(self, load: PageLoad) -> None:
         found = self._loads[load.request_id] = _Load(load)
@@ -88,19 +96,46 @@ class PageLoader:
     def close(self) -> None:
         for found in list(self._loads.values()):
             found.stop()
+        if self._transfer is not None:
+            self._transfer.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, load: _Load) -> None:
         try:
-            for key, page_id in zip(load.load.page_keys, load.load.page_ids, strict=True):
-                tier = self._tiers.read(key, partial(load.write, self._memory, page_id))
-                if tier is None:
-                    load.failure = "gone"
-                    break
-                load.came(tier)
+            num_pages = self._read_tiers(load)
+            if num_pages < len(load.load.page_ids):
+                load.failure = self._pull(load, num_pages)
         except Exception:
             logger.exception("pages could not be loaded, they are computed instead")
             load.failure = "fault"
         finally:
             load.ended = True
             self.on_end()
+
+    def _read_tiers(self, load: _Load) -> int:
+        """How many leading pages came from there."""
+        pages = list(zip(load.load.page_keys, load.load.page_ids, strict=True))
+        for number, (key, page_id) in enumerate(pages):
+            write = partial(load.write, self._memory, page_id)
+            tier = self._tiers.read(key, write) if self._tiers is not None else None
+            if tier is None:
+                return number
+            load.came(tier)
+        return len(pages)
+
+    def _pull(self, load: _Load, first: int) -> str | None:
+        """The pages from `first` on from a peer. Why not all came, None where they did."""
+        wanted = load.load
+        if self._transfer is None or wanted.source is None:
+            return "gone"
+
+        def on_page(position: int, blob: memoryview) -> bool:
+            came = load.write(self._memory, wanted.page_ids[first + position], np.frombuffer(blob, np.uint8))
+            if came:
+                load.came(PEER)
+            return came
+
+        deadline = load.started + wanted.seconds
+        keys = wanted.page_keys[first:]
+        result = self._transfer.pull(wanted.source, keys, on_page, deadline, lambda: load.stopped)
+        return None if result.end is PullEnd.COMPLETE else result.end.value

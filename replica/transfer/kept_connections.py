@@ -2,8 +2,9 @@
 
 import threading
 
+from replica.messages import PageAddress
 from replica.transfer.pull_connection import PullConnection
-from replica.transfer.transfer import PageAddress, never
+from replica.transfer.transfer import never
 
 
 class KeptConnections:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from cache.block_hasher import BlockKey
 from replica.channel.frames import BadFrame
 from replica.channel.handshake import BadHandshake
+from replica.messages import PageAddress
 from replica.transfer.kept_connections import KeptConnections
 from replica.transfer.page_protocol import MAX_PAGES_PER_ASK
 from replica.transfer.pull_connection import PullConnection, PullStopped
 from replica.transfer.timed_socket import Cancelled
-from replica.transfer.transfer import OnPage, PageAddress, PullEnd, PullResult, never
+from replica.transfer.transfer import OnPage, PullEnd, PullResult, never
 
 _STAYS_USABLE = {PullEnd.MISSING, PullEnd.OTHER_IDENTITY}
 

@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 
+from replica.messages import PageAddress
 from replica.transfer.connections import Connections, PageServerBounds, PageServerCounts
 from replica.transfer.rate_limit import RateLimit
 from replica.transfer.served_connection import ServedConnection, Serving
 from replica.transfer.timed_socket import TimedSocket
-from replica.transfer.transfer import PageAddress, PageSource
+from replica.transfer.transfer import PageSource
 
 logger = logging.getLogger(__name__)
 

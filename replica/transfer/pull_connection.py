@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from cache.block_hasher import BlockKey
 from replica.channel.frames import framed, packed
 from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, PAGE_TRANSFER, BadHandshake, ConnectingHandshake
+from replica.messages import PageAddress
 from replica.transfer.page_protocol import MAX_ANSWER_FRAME_BYTES, Ask, End, Page, answer_of, checksum, greeting_of
 from replica.transfer.page_slots import PageReceiver, SlotReceiver, StreamReceiver, mapped_slots
 from replica.transfer.timed_socket import TimedSocket
-from replica.transfer.transfer import PageAddress, PullEnd
+from replica.transfer.transfer import PullEnd
 
 
 class PullStopped(Exception):

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from cache.block_hasher import BlockKey
+from replica.messages import PageAddress
 
 
 class PageSource(Protocol):
@@ -21,20 +22,6 @@ class PageSource(Protocol):
         there (any more). Called by several threads at once, beside the engine's steps: what copies must let go of the
         interpreter (np.copyto and torch's copy_ do, assigning to a slice of a memoryview does not)."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PageAddress:
-    """Where a replica gives its pages away; the handshake proves that it is this one.
-
-    local: name of a socket that only processes of the same node reach (Linux's abstract name space, without the
-    leading zero byte); empty where there is none. Whoever cannot reach it takes host and port.
-    """
-
-    replica_id: str
-    host: str
-    port: int
-    local: str = ""
 
 
 class PullEnd(StrEnum):

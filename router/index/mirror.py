@@ -168,12 +168,14 @@ class IndexMirror:
         self.predictions.written(now)
         return unknown
 
-    def longest_prefix(self, keys: Sequence[BlockKey], now: float, published: bool = True) -> dict[int, int]:
+    def longest_prefix(
+        self, keys: Sequence[BlockKey], now: float, published: bool = True, predicted: bool = True
+    ) -> dict[int, int]:
         """Live slots that hold at least the first block -> how many leading blocks each holds.
 
-        published: False looks only at predictions.
+        published: False looks only at predictions. predicted: False looks only at what is there.
         """
-        young, old = self.predictions.generations(now)
+        young, old = self.predictions.generations(now) if predicted else (_NOTHING[0], _NOTHING[0])
         holders = self._holders if published else _NOTHING
         depths: dict[int, int] = {}
         mask = self._live

@@ -29,7 +29,7 @@ class SentElsewhere(NamedTuple):
 class OpenReservation:
     """prefill_tokens: prompt tokens expected to be computed. first_token, first_token_at: whether and when it came.
 
-    keys: blocks that it brings there and that nobody knew there.
+    keys: blocks that it brings there and that nobody knew there. brought_tokens: computed there for it, or pulled.
     """
 
     replica_id: str
@@ -39,6 +39,7 @@ class OpenReservation:
     first_token: bool = False
     first_token_at: float = 0.0
     keys: tuple[BlockKey, ...] = ()
+    brought_tokens: int = 0
 
 
 def shared_reservations(

@@ -23,6 +23,7 @@ class ReplicaView(NamedTuple):
       so that paced traffic, which finds nothing in flight at any decision, is spread too (C7).
     prefill_tokens_per_second, decode_step_seconds: the replica's measurements, 0 where it has none.
     answer_seconds: how long answers took there of late from their first token to their end; 0 before the first ended.
+    pull_tokens: tokens behind its hit that `pull_from` holds and could give it, and how long that would take.
     num_blocks, num_active_blocks: KV blocks it has, and those that running requests hold; 0 where nobody told.
     """
 
@@ -37,6 +38,10 @@ class ReplicaView(NamedTuple):
     num_blocks: int = 0
     num_active_blocks: int = 0
     answer_seconds: float = 0.0
+    pull_bytes_per_second: float = 0.0
+    pull_from: str = ""
+    pull_tokens: int = 0
+    pull_seconds: float = 0.0
 
     @property
     def num_in_flight(self) -> int:
@@ -139,6 +144,7 @@ class LoadTracker:
             queued_prefill_tokens=max(0, tokens),
             recent_prefill_tokens=max(0.0, self.recent(now) - self._own[2]),
             prefill_tokens_per_second=base.prefill_tokens_per_second,
+            pull_bytes_per_second=base.pull_bytes_per_second,
             decode_step_seconds=base.decode_step_seconds,
             num_blocks=base.num_blocks,
             num_active_blocks=num_active_blocks,

@@ -42,11 +42,15 @@ class RequestShape:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """scores: replica id -> what the policy compared (lower wins), for those it looked at. reason: one line."""
+    """scores: replica id -> what the policy compared (lower wins), for those it looked at. reason: one line.
+
+    pulls: whether the replica is to take pages from the one that its view names.
+    """
 
     replica_id: str
     reason: str
     scores: Mapping[str, float] = field(default_factory=dict)
+    pulls: bool = False
 
 
 class Policy(ABC):

@@ -11,8 +11,8 @@ from router.policies.base import Policy, PolicyChoice, RequestShape, lowest, pre
 
 DEFAULT_PREFILL_RATE = 1000.0
 DEFAULT_DECODE_STEP_SECONDS = 0.03
-PARTS = ("queue", "prefill", "delay", "decode", "memory", "recent")
-"""Of a score, in seconds; `queue`, `prefill` and `memory` together are the first token."""
+PARTS = ("queue", "prefill", "delay", "decode", "memory", "recent", "pull")
+"""Of a score, in seconds; `queue`, `prefill`, `memory` and `pull` together are the first token."""
 
 
 class Speeds(NamedTuple):
@@ -39,7 +39,7 @@ class Speeds(NamedTuple):
 class ExpectedFinishPolicy(Policy):
     """Lowest score in seconds:
 
-        first token = (queued prefill + uncached tokens of this prompt) / prefill rate + wait for memory
+        first token = (queued prefill + uncached tokens of this prompt) / prefill rate + wait for memory + pull
         delay       = uncached tokens / usual prefill rate * (work + stall * who runs + behind * who waits)
         decode      = weight * 2 * tokens * decoding * decode slope: slower steps for this request and for each other
         recent      = tokens of late that are no longer queued / prefill rate, at most so many times this prompt,
@@ -57,6 +57,10 @@ class ExpectedFinishPolicy(Policy):
     than `decode_tokens`: a replica that decodes more than others gets less from the decisions that follow, and what
     long answers would cost beyond that must not tear talks from their pages. A prompt of which no replica holds
     anything has none: there it looks `decode_tokens_cold` ahead.
+
+    pull: where another replica holds more of the prompt, its pages may be taken from there (`ReplicaView.pull_tokens`).
+    They are then not computed, and nobody waits for them, but this request waits for the transfer. Of both ways each
+    replica counts with the cheaper one, so that a hot prefix spreads when its owner's queue costs more than a copy.
 
     Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
     any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
@@ -98,14 +102,17 @@ class ExpectedFinishPolicy(Policy):
         speeds = self._speeds(request, replicas)
         parts = {replica.replica_id: self._parts(request, replica, speeds) for replica in replicas}
         scores = {replica_id: sum(found) for replica_id, found in parts.items()}
-        queue, prefill, _, _, memory, _ = parts[min(scores, key=scores.__getitem__)]
-        margin = (queue + prefill + memory) * self.weights["margin"] + 1e-4
+        queue, prefill, _, _, memory, _, pull = parts[min(scores, key=scores.__getitem__)]
+        margin = (queue + prefill + memory + pull) * self.weights["margin"] + 1e-4
         chosen = lowest(scores, replicas, margin, rng)
         reason = (
             f"{scores[chosen.replica_id]:.3f} s: {chosen.hit_tokens} of {request.num_tokens} tokens cached, "
             f"{chosen.queued_prefill_tokens} queued, {chosen.num_running} running"
         )
-        return PolicyChoice(chosen.replica_id, reason, scores)
+        pulls = parts[chosen.replica_id][-1] > 0.0
+        if pulls:
+            reason += f", {chosen.pull_tokens} from {chosen.pull_from}"
+        return PolicyChoice(chosen.replica_id, reason, scores, pulls)
 
     def score_parts(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Mapping[str, Mapping[str, float]]:
         speeds = self._speeds(request, replicas)
@@ -116,8 +123,16 @@ class ExpectedFinishPolicy(Policy):
 
     def _parts(self, request: RequestShape, replica: ReplicaView, speeds: Speeds) -> tuple[float, ...]:
         """In the order of PARTS; their sum is the score."""
+        computing = self._ways(request, replica, speeds, 0, 0.0)
+        if not replica.pull_tokens:
+            return computing
+        return min(computing, self._ways(request, replica, speeds, replica.pull_tokens, replica.pull_seconds), key=sum)
+
+    def _ways(
+        self, request: RequestShape, replica: ReplicaView, speeds: Speeds, pull_tokens: int, pull_seconds: float
+    ) -> tuple[float, ...]:
         weights, rate, running = self.weights, speeds.prefill_rates[replica.replica_id], replica.num_running
-        new_tokens = max(0, request.num_tokens - replica.hit_tokens)
+        new_tokens = max(0, request.num_tokens - replica.hit_tokens - pull_tokens)
         delayed = weights["work"] + _busy(replica, speeds) * speeds.num_delayed
         decoding = running + min(running, replica.num_waiting)
         memory = recent = 0.0
@@ -133,6 +148,7 @@ class ExpectedFinishPolicy(Policy):
             weights["decode"] * 2.0 * speeds.decode_tokens * decoding * speeds.decode_slope,
             memory,
             recent,
+            pull_seconds,
         )
 
     def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:

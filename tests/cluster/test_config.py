@@ -57,6 +57,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "max_body_bytes": "4MiB",
         "dtype": "float32",
         "deterministic": "yes",
+        "pull": "yes",
         "ignore_generation_config": "yes",
         "transport": "handle",
         "redis_url": "redis://127.0.0.1:1",

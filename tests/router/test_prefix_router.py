@@ -2,12 +2,14 @@
 
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cache.wire.records import ReplicaRegistration
+from cache.events import BlocksStored
+from cache.wire.records import ReplicaLoad, ReplicaRegistration
 from router.decision import Outcome
 from router.ladder import STALE_AFTER_SECONDS, STALE_BOUND_SECONDS, Rung, rendezvous_choice, rung_of
 from router.load.views import ReplicaView
@@ -26,8 +28,12 @@ def fresh(router: PrefixRouter, clock: ManualClock) -> PrefixRouter:
     return router
 
 
-def adopted(router: PrefixRouter, replica_id: str, keys: list[bytes], clock: ManualClock) -> None:
-    registration = ReplicaRegistration(replica_id, "1", HASHER.canary, 16, 1000, 1.0)
+def registration_of(replica_id: str, pages_at: str = "127.0.0.1 1 x") -> ReplicaRegistration:
+    return ReplicaRegistration(replica_id, "1", HASHER.canary, 16, 1000, 1.0, pages_at, 46_080)
+
+
+def adopted(router: PrefixRouter, replica_id: str, keys: list[bytes], clock: ManualClock, pages_at: str = "") -> None:
+    registration = registration_of(replica_id, pages_at)
     assert router._state.adopt(registration, router._state.load_slot(keys), clock.now)
 
 
@@ -46,6 +52,52 @@ def test_c28_c32_a_decision_says_what_it_knew() -> None:
     assert router.log.find("one") == replace(decision, block_keys=())
     assert "block_keys" not in decision.to_dict()
     assert decision.to_dict()["outcome"] == "warm"
+
+
+@pytest.mark.parametrize("gives", [True, False])
+def test_a_busy_owners_pages_are_taken_from_it(gives: bool) -> None:
+    """Replica b holds the prompt and has a long queue; a is idle, and takes the pages where b gives them."""
+    clock = ManualClock()
+    router = fresh(make_router(replicas=REPLICAS[:2], clock=clock), clock)
+    for replica_id, held in (("replica-a", []), ("replica-b", HASHER.keys(PROMPT))):
+        adopted(router, replica_id, held, clock, f"127.0.0.1 {ord(replica_id[-1])} x" if gives else "")
+    load = ReplicaLoad(num_running=4, num_waiting=4, queued_prefill_tokens=4000, prefill_tokens_per_second=100.0)
+    router._state.on_heartbeat("replica-b", load, clock.now)
+    decision = router.route(request(PROMPT, "one"))
+    assert (decision.replica_id, decision.predicted_hit_tokens) == ("replica-a", 0)
+    if gives:
+        assert (decision.pull_from, decision.pull_tokens, decision.pages_at) == ("replica-b", 192, "127.0.0.1 98 x")
+        assert decision.to_dict()["pull"] == {"from": "replica-b", "tokens": 192, "seconds": decision.pull_seconds}
+        assert decision.prefill_tokens == 8
+    else:
+        assert (decision.pull_tokens, decision.prefill_tokens) == (0, 200)
+        assert "pull" not in decision.to_dict()
+    (view,) = (v for v in router._state.views(["replica-a"], [], 16, clock.now, Rung.FRESH))
+    assert view.queued_prefill_tokens == decision.prefill_tokens
+
+
+def test_once_a_hot_prefix_lies_in_both_both_serve_it() -> None:
+    """What was pulled counts as work of late, as what was computed does: else the taker would get all that follows."""
+    clock = ManualClock()
+    router = fresh(make_router(replicas=REPLICAS[:2], clock=clock), clock)
+    for replica_id in REPLICAS[:2]:
+        adopted(router, replica_id, [], clock, "127.0.0.1 1 x")
+    first = router.route(request(PROMPT, "first")).replica_id
+    router._state.apply(registration_of(first), [BlocksStored(tuple(HASHER.keys(PROMPT)))], clock.now)
+    router.first_token("first")
+    router.finish("first")
+    sent = Counter(router.route(request([*PROMPT, number], str(number))).replica_id for number in range(10))
+    assert min(sent.values()) >= 4
+
+
+def test_what_a_sibling_is_computing_is_not_taken_from_it() -> None:
+    """Predicted blocks are no pages yet: a pull would find nothing."""
+    clock = ManualClock()
+    router = fresh(make_router(replicas=REPLICAS[:2], clock=clock), clock)
+    for replica_id in REPLICAS[:2]:
+        adopted(router, replica_id, [], clock, "127.0.0.1 1 x")
+    for number in range(4):
+        assert not router.route(request(PROMPT, str(number))).pull_tokens
 
 
 @pytest.mark.parametrize(("length", "hit"), [(15, 0), (16, 0), (17, 16), (32, 16), (33, 32)])

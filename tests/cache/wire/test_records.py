@@ -20,7 +20,7 @@ measures = st.floats(0.0, MAX_MEASURE)
 uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 revisions = st.integers(0, wire.MAX_REVISION)
 events = st.one_of(st.builds(BlocksStored, key_tuples), st.builds(BlocksRemoved, key_tuples), st.builds(CacheCleared))
-loads = st.builds(wire.ReplicaLoad, uint32, uint32, uint64, uint64, uint64, measures, measures)
+loads = st.builds(wire.ReplicaLoad, uint32, uint32, uint64, uint64, uint64, measures, measures, measures)
 reservations = st.builds(wire.Reservation, names, measures, uint64, key_tuples)
 
 
@@ -35,7 +35,7 @@ RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
         wire.decode_events,
     ),
     "registration": (
-        st.builds(wire.ReplicaRegistration, names, names, block_keys, uint32, uint64, measures),
+        st.builds(wire.ReplicaRegistration, names, names, block_keys, uint32, uint64, measures, names, uint64),
         wire.encode_registration,
         wire.decode_registration,
     ),

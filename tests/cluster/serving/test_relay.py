@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from cluster.serving.relay import RelayedCall, RelaySettings, RequestRelay
 from cluster.serving.transport.channel_pool import ChannelPool, PoolListeners
 from cluster.serving.transport.transports import HandleTransport, SideChannelTransport
 from replica.errors import EngineDead, EngineOverloaded, RequestRefused
-from replica.messages import FinishReason, GenerateRequest, TokenChunk, TokenLogprobs
+from replica.messages import FinishReason, GenerateRequest, PageAddress, Pull, TokenChunk, TokenLogprobs
 from replica.sampling_params import SamplingParams
-from router.prefix_router import PrefixRouter
+from router.decision import Decision
+from router.prefix_router import PrefixRouter, RouteRequest
 from tests.cluster.serving.scripted_replicas import HANG, SECRET, Script, ScriptedReplicas, answer, items, router_over
 from tests.waiting import BOUND_SECONDS, eventually, let_time_pass
 
@@ -130,6 +132,21 @@ async def test_the_replica_gets_the_token_ids(relay_over: RelayOver) -> None:
     await call.collect()
     sent = relayed.replicas.calls[0][1]
     assert sent.token_ids == PROMPT
+
+
+@pytest.mark.parametrize("pages_at", ["127.0.0.1 7 local-name", "127.0.0.1 7 ", "of another version"])
+async def test_the_replica_hears_whose_pages_it_may_take(relay_over: RelayOver, pages_at: str) -> None:
+    relayed = relay_over(a=answer(), b=answer())
+    decide = relayed.router.route
+
+    def route(request: RouteRequest, exclude: frozenset[str] = frozenset()) -> Decision:
+        found = decide(request, exclude)
+        return replace(found, predicted_hit_tokens=2, pull_from="x", pull_tokens=5, pages_at=pages_at)
+
+    relayed.router.route = route  # type: ignore[method-assign]
+    await relayed.call().collect()
+    source = PageAddress("x", "127.0.0.1", 7, pages_at.rpartition(" ")[2])
+    assert relayed.replicas.calls[0][1].pull == (Pull(source, 7) if pages_at.startswith("127") else None)
 
 
 DEATHS = [

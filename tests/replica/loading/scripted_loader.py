@@ -21,6 +21,10 @@ class ScriptedLoader:
         self._num_pages: dict[str, Counter[str]] = {}
         self._failures: dict[str, str | None] = {}
 
+    @property
+    def can_pull(self) -> bool:
+        return False
+
     def start(self, load: PageLoad) -> None:
         self.loads[load.request_id] = load
         self._num_pages[load.request_id] = Counter()

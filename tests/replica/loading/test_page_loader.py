@@ -105,7 +105,7 @@ def test_once_a_load_is_given_up_nothing_is_written(
     load, gate = loader._loads["a"], pool.gate
 
     def write_on() -> None:
-        wait_until(lambda: load._stopped, "the load is given up")
+        wait_until(lambda: load.stopped, "the load is given up")
         gate.set()
 
     writer = threading.Thread(target=write_on)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from replica.transfer.transfer import PageAddress
+from replica.messages import PageAddress
 
 _HELD_SECONDS = 0.02
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from cache.block_hasher import BlockKey
+from replica.messages import PageAddress
 from replica.transfer.connections import PageServerBounds
 from replica.transfer.page_puller import PagePuller
 from replica.transfer.page_server import PageServer
-from replica.transfer.transfer import PageAddress, PullEnd, PullResult, never
+from replica.transfer.transfer import PullEnd, PullResult, never
 from tests.waiting import BOUND_SECONDS
 
 SECRET, IDENTITY = b"0123456789abcdef", b"SmolLM2 float32"

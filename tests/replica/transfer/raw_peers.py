@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 
 from replica.channel.frames import framed
 from replica.channel.handshake import PAGE_TRANSFER, ConnectingHandshake, ListeningHandshake
+from replica.messages import PageAddress
 from replica.transfer.timed_socket import TimedSocket
-from replica.transfer.transfer import PageAddress, never
+from replica.transfer.transfer import never
 from tests.replica.transfer.pages import SECRET
 from tests.waiting import BOUND_SECONDS
 

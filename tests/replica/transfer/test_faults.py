@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from replica.messages import PageAddress
 from replica.transfer.page_server import PageServer
-from replica.transfer.transfer import PageAddress, PullEnd
+from replica.transfer.transfer import PullEnd
 from tests.replica.transfer.faulty_wire import Fault, faulty_wire
 from tests.replica.transfer.pages import PAGE_BYTES, Taker, keys_of, over_local_socket, over_tcp, pull, pulling, serving
 from tests.waiting import BOUND_SECONDS

@@ -7,11 +7,12 @@ import pytest
 
 from replica.channel.frames import framed, packed
 from replica.channel.handshake import PAGE_TRANSFER, ConnectingHandshake
+from replica.messages import PageAddress
 from replica.transfer.connections import PageServerBounds
 from replica.transfer.page_protocol import MAX_PAGES_PER_ASK, Ask, greeting_of
 from replica.transfer.page_server import PageServer
 from replica.transfer.timed_socket import TimedSocket
-from replica.transfer.transfer import PageAddress, PullEnd
+from replica.transfer.transfer import PullEnd
 from tests.replica.transfer.pages import (
     IDENTITY,
     SECRET,

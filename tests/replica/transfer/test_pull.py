@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from replica.messages import PageAddress
 from replica.transfer import page_protocol, page_slots
 from replica.transfer.connections import PageServerBounds
-from replica.transfer.transfer import PageAddress, PullEnd
+from replica.transfer.transfer import PullEnd
 from tests.replica.transfer.pages import (
     IDENTITY,
     PAGE_BYTES,

@@ -106,3 +106,30 @@ def test_long_answers_do_not_tear_a_talk_from_its_pages() -> None:
     fleet = [busy(name, answer_seconds=100.0) for name in "abcd"]
     fleet[0] = fleet[0]._replace(hit_tokens=304, num_running=10)
     assert set(shares(POLICY, prompt(("talk", 20), tail=8, new_tokens=1000), fleet)) == {"a"}
+
+
+def test_a_pull_counts_where_it_is_cheaper_than_computing() -> None:
+    """`owner` has a queue, `taker` has nothing to do; what is pulled is neither computed nor does it delay anybody."""
+    owner = ReplicaView("owner", 960, 3, 4, 2000, prefill_tokens_per_second=500.0)
+    taker = ReplicaView("taker", prefill_tokens_per_second=500.0, pull_from="owner", pull_tokens=960, pull_seconds=0.1)
+    choice = POLICY.choose(SHAPE, [owner, taker], 0.0, random.Random(1))
+    assert (choice.replica_id, choice.pulls) == ("taker", True)
+    assert choice.reason.endswith("960 from owner")
+    parts = POLICY.score_parts(SHAPE, [owner, taker])["taker"]
+    assert (parts["prefill"], parts["pull"]) == (pytest.approx(40 / 500), 0.1)
+    assert parts["delay"] == pytest.approx(40 / 500)
+
+
+def test_a_pull_that_takes_longer_than_computing_is_left() -> None:
+    slow = ReplicaView("slow", prefill_tokens_per_second=500.0, pull_from="owner", pull_tokens=960, pull_seconds=60.0)
+    alone = slow._replace(pull_from="", pull_tokens=0, pull_seconds=0.0)
+    with_it, without = (POLICY.choose(SHAPE, [view], 0.0, random.Random(1)) for view in (slow, alone))
+    assert not with_it.pulls
+    assert with_it.scores == without.scores
+
+
+def test_among_idle_replicas_the_warm_one_is_taken_and_nothing_is_copied() -> None:
+    warm = ReplicaView("warm", 960, prefill_tokens_per_second=500.0)
+    cold = ReplicaView("cold", prefill_tokens_per_second=500.0, pull_from="warm", pull_tokens=960, pull_seconds=0.02)
+    choice = POLICY.choose(SHAPE, [cold, warm], 0.0, random.Random(1))
+    assert (choice.replica_id, choice.pulls) == ("warm", False)

@@ -1,0 +1,50 @@
+"""The pages that this replica can give to its peers, read beside the engine's steps."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cache.block_hasher import BlockKey
+from cache.kv_cache_manager import KVCacheManager
+from cache.tiers.host import Blob
+from replica.loading.page_memory import PageMemory
+
+
+class EnginePages:
+    """See `replica.transfer.transfer.PageSource`. Pages are not pinned, and the engine's thread is not asked: one that
+    was handed out to somebody else while it was copied is a miss (`BlockPool.generation`), as one that was never here.
+    """
+
+    def __init__(self, manager: KVCacheManager, memory: PageMemory, identity: bytes):
+        self.page_bytes = memory.page_bytes
+        self.identity = identity
+        self._manager = manager
+        self._memory = memory
+
+    def read_page(self, key: BlockKey, target: memoryview) -> bool:
+        """Copies the page whose last block this is; any thread."""
+        copied = np.frombuffer(target, np.uint8)
+        return self._read_pool(key, copied) or self._read_tiers(key, copied)
+
+    def _read_pool(self, key: BlockKey, target: Blob) -> bool:
+        pool = self._manager.pool
+        page_id = pool.index.find(key)
+        if page_id is None:
+            return False
+        generation = pool.generation(page_id)
+        if pool.index.find(key) != page_id:  # else it might have been handed out between the two looks
+            return False
+        np.copyto(target, self._memory.bytes_of(page_id))
+        return pool.generation(page_id) == generation
+
+    def _read_tiers(self, key: BlockKey, target: Blob) -> bool:
+        tiers = self._manager.tiers
+        return tiers is not None and tiers.read(key, _into(target)) is not None
+
+
+def _into(target: Blob) -> Callable[[Blob], bool]:
+    def take(blob: Blob) -> bool:
+        np.copyto(target, blob)
+        return True
+
+    return take

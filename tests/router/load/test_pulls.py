@@ -1,0 +1,41 @@
+"""Who could take what from whom."""
+
+import pytest
+
+from router.load.pulls import BEGIN_SECONDS, LEAST_TOKENS, with_pulls
+from router.load.views import ReplicaView
+
+BLOCK_BYTES = 1000
+
+
+def pulls(*views: ReplicaView, held: dict[str, int], givers: tuple[str, ...] = ("a", "b", "c")) -> dict[str, object]:
+    found = with_pulls(views, held, dict.fromkeys(givers, BLOCK_BYTES), 16)
+    return {view.replica_id: (view.pull_from, view.pull_tokens) for view in found if view.pull_tokens}
+
+
+def test_the_fullest_gives_and_everybody_takes_what_it_lacks() -> None:
+    views = (ReplicaView("a", 960), ReplicaView("b", 320), ReplicaView("c", 0))
+    assert pulls(*views, held={"a": 960, "b": 320}) == {"b": ("a", 640), "c": ("a", 960)}
+
+
+def test_what_is_only_expected_is_not_given() -> None:
+    views = (ReplicaView("a", 960), ReplicaView("b", 0), ReplicaView("c", 0))
+    assert pulls(*views, held={"a": 0}) == {}
+    assert pulls(*views, held={"a": 480}) == {"b": ("a", 480), "c": ("a", 480)}
+
+
+def test_of_equals_the_one_that_has_least_to_do_is_asked() -> None:
+    views = (ReplicaView("a", 960, num_running=3), ReplicaView("b", 960), ReplicaView("c", 0))
+    assert pulls(*views, held={"a": 960, "b": 960}) == {"c": ("b", 960)}
+
+
+def test_who_gives_nothing_takes_nothing_and_little_is_left() -> None:
+    views = (ReplicaView("a", 960), ReplicaView("b", 960 - LEAST_TOKENS + 1), ReplicaView("c", 0))
+    assert pulls(*views, held={"a": 960}, givers=("a", "b")) == {}
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(0.0, 60e3 / 1e9), (2e6, 0.03)])
+def test_it_takes_as_long_as_the_taker_has_measured(rate: float, seconds: float) -> None:
+    views = (ReplicaView("a", 960), ReplicaView("b", 0, pull_bytes_per_second=rate))
+    taker = with_pulls(views, {"a": 960}, {"a": BLOCK_BYTES, "b": BLOCK_BYTES}, 16)[1]
+    assert taker.pull_seconds == pytest.approx(BEGIN_SECONDS + seconds)
