@@ -241,10 +241,13 @@ class KVCacheManager:
         if table is not None:
             self.pool.let_go(table.page_ids)
 
-    def reset(self) -> None:
-        """Forgets all cached content. Running requests keep their pages but do not offer old ones again."""
+    def reset(self, keep_tiers: bool = False) -> None:
+        """Forgets all cached content. Running requests keep their pages but do not offer old ones again.
+
+        keep_tiers: what lies in colder tiers stays; for the end of a warm-up, which must not empty a disk.
+        """
         self.pool.forget_keys()
-        if self.tiers is not None:
+        if self.tiers is not None and not keep_tiers:
             self.tiers.clear()
         if self._contents is not None:
             self._contents.clear()
@@ -253,6 +256,8 @@ class KVCacheManager:
             num_pages = len(table.page_ids)
             table.num_registered_blocks = num_pages * self.blocks_per_page
         self._events.cleared()
+        if self.tiers is not None:
+            self._events.stored(sorted(self.tiers.block_keys()))
 
     def block_table(self, request_id: str) -> list[int]:
         """Page ids in the order of the request's tokens; the caller must not change the list."""

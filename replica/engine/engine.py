@@ -199,9 +199,9 @@ class Engine:
             logger.error("%d pages are held although no request runs", num_held)
             self.counters.num_leaked_pages = num_held
 
-    def reset_prefix_cache(self) -> None:
-        """Forgets all cached pages; requests that run keep theirs."""
-        self.manager.reset()
+    def reset_prefix_cache(self, keep_tiers: bool = False) -> None:
+        """Forgets all cached pages, of colder tiers too unless those are to stay; requests that run keep theirs."""
+        self.manager.reset(keep_tiers)
         self.publish_events()
 
     def publish_events(self) -> None:

@@ -19,6 +19,6 @@ def warm_up(engine: Engine, num_prompt_tokens: int = 128, num_generated_tokens: 
     engine.add(GenerateRequest("warm-up", prompt, sampling, 0.0, ExtraKeys(cache_salt="warm-up")))
     while engine.has_work:
         engine.step()
-    engine.manager.reset()
     engine.manager.take_events()
+    engine.manager.reset(keep_tiers=True)  # a disk may hold what an earlier process left there
     engine.books.counters = EngineCounters()
