@@ -39,7 +39,7 @@ class ColderTiers:
     """The host's memory first, the disk for what was used again before it left that. The engine's thread calls all but
     `read` and `disk_changed`, which any thread may.
 
-    A block counts as held while any tier holds its page, so that the world hears of its end once (`take_gone`).
+    A block counts as held while any tier holds its page, so that the world hears of its end once (`take_changes`).
     """
 
     def __init__(self, host: HostTier | None, disk: Disk | None, page_bytes: int, bytes_of: Callable[[int], Blob]):
@@ -56,8 +56,6 @@ class ColderTiers:
         self._gone: list[BlockKey] = []
         self._changes: deque[tuple[Sequence[BlockKey], Sequence[BlockKey]]] = deque()
         self._left_before: OrderedDict[BlockKey, None] = OrderedDict()
-        self.num_offered_pages = 0
-        self.num_refused_pages = 0
         if disk is not None:
             self._on_disk.update(disk.block_keys())
 
@@ -69,12 +67,9 @@ class ColderTiers:
 
     def offer(self, page_id: int, block_keys: Sequence[BlockKey]) -> None:
         """The pool gives this page, whose bytes are still there, to somebody else."""
-        self.num_offered_pages += 1
         if self.host is not None:
             if self.host.put(block_keys, self._bytes_of(page_id), self._leave_host):
                 self._in_host.update(block_keys)
-                return
-            self.num_refused_pages += 1
         elif self.disk is not None:
             self._offer_to_disk(block_keys, self._bytes_of(page_id), num_uses=0)
 
@@ -152,5 +147,5 @@ class ColderTiers:
                 self._left_before.popitem(last=False)
             return
         self._left_before.pop(key, None)
-        if self.disk is not None and not self.disk.offer(block_keys, blob.data):
-            self.num_refused_pages += 1
+        if self.disk is not None:
+            self.disk.offer(block_keys, blob.data)

@@ -42,10 +42,9 @@ class Bookkeeping:
         counters = self.counters
         if set(pages.num_pages) == {PEER}:
             self.speed.observe_pull(pages.num_pages[PEER] * page_bytes, pages.seconds)
-        if not request.num_preemptions:
-            self._hits(request, pages.seconds)
         counters.load_seconds += pages.seconds
         if not request.num_preemptions:
+            self._hits(request, pages.seconds)
             for tier, num_pages in pages.num_pages.items():
                 counters.num_loaded_tokens[tier] += num_pages * page_size
         if pages.failure is not None:

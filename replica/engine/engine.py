@@ -186,7 +186,7 @@ class Engine:
                 chunks += [self._give_out(*each) for each in sampled]
         if plan.copies:
             self._loads.start(plan.loading)
-        self._only_waits = not plan.scheduled
+        self._only_waits = not plan.scheduled and bool(self.scheduler.loading)
         self.publish_events()
         if not self.has_work:
             self._check_idle()
@@ -199,9 +199,9 @@ class Engine:
             logger.error("%d pages are held although no request runs", num_held)
             self.counters.num_leaked_pages = num_held
 
-    def reset_prefix_cache(self, keep_tiers: bool = False) -> None:
-        """Forgets all cached pages, of colder tiers too unless those are to stay; requests that run keep theirs."""
-        self.manager.reset(keep_tiers)
+    def reset_prefix_cache(self) -> None:
+        """Forgets all cached pages, those of colder tiers too; requests that run keep theirs."""
+        self.manager.reset()
         self.publish_events()
 
     def publish_events(self) -> None:

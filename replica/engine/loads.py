@@ -82,7 +82,8 @@ class Loads:
     @property
     def any_due(self) -> bool:
         """Whether `take` would give something."""
-        return any(self._is_due(request_id, self._clock()) for request_id in self._late_at)
+        now = self._clock()
+        return any(self._is_due(request_id, now) for request_id in self._late_at)
 
     def start(self, requests: Sequence[Request]) -> None:
         manager = self._scheduler.manager

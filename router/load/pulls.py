@@ -16,7 +16,7 @@ def with_pulls(
     views: Sequence[ReplicaView], held_tokens: Mapping[str, int], givers: Mapping[str, int], block_size: int
 ) -> list[ReplicaView]:
     """held_tokens: leading prompt tokens whose pages are there by now, what is only expected left out. givers: replicas
-    that give their pages away, with the bytes of a block.
+    that give their pages away, each with a view, and the bytes of a block.
 
     The one that holds most is asked, of equals the one that has least to do.
     """
@@ -24,7 +24,7 @@ def with_pulls(
     holders = [replica_id for replica_id in givers if held_tokens.get(replica_id, 0) >= LEAST_TOKENS]
     if not holders:
         return list(views)
-    best = max(holders, key=lambda name: (held_tokens[name], -by_id[name].num_in_flight if name in by_id else 0, name))
+    best = max(holders, key=lambda name: (held_tokens[name], -by_id[name].num_in_flight, name))
     return [_with_pull(view, best, held_tokens[best], givers, block_size) for view in views]
 
 
