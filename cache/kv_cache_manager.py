@@ -177,6 +177,8 @@ class KVCacheManager:
         # A page lists its keys from its start, so the blocks of a copied page are registered with the copy once more.
         table = _Table(list(match.page_ids), len(match.page_ids) * self.blocks_per_page)
         self._tables[request_id] = table
+        if self.tiers is not None:
+            self.tiers.used(self.pool.index.keys_of(page_id) for page_id in match.page_ids)
         self._extend(table, num_tokens)
         if match.partial_page is not None:
             position = len(match.page_ids)

@@ -73,7 +73,7 @@ class ServeConfig:
         False, "replicas take pages from each other where that is cheaper than computing (a port each, authenticated)"
     )
     disk_kv_folder: str | None = setting(
-        None, "folder for KV pages that were used again and then evicted; survives restarts; default: none"
+        None, "folder for KV pages that are used again; survives restarts; default: none"
     )
     disk_kv_size: int = setting(_ENGINE["disk_kv_size"], "bytes that one replica may take there, e.g. 50GiB", low=1)
     disk_kv_write_rate: int = setting(

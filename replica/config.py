@@ -23,7 +23,7 @@ class EngineConfig:
     deterministic: only forward passes whose logits are the same to the bit whatever the batch, the chunks and the hits;
         float32 on CPUs. Costs nothing where the native kernels serve the whole model, else much: one token at a time.
     host_kv_memory: bytes outside the pool that keep the pages which the pool evicts; 0 keeps none.
-    disk_kv_folder: where pages go that were used again before they left pool and host memory; None is nowhere.
+    disk_kv_folder: where pages go that are used again; None is nowhere.
     disk_kv_size: bytes that one replica may take there. disk_kv_write_rate: bytes per second that it may write.
     pull: whether pages are taken from other replicas where the router says so, and given to them.
     threads: torch threads; None is the cores of the machine shared among replicas by the caller.

@@ -68,13 +68,14 @@ def build_engine(
         max_num_batched_tokens=config.max_num_batched_tokens,
         watermark_pages=int(pool_pages * config.watermark),
     )
+    memory, loader = PageMemory(pages), None
+    source = EnginePages(manager, memory, page_identity(hasher, pages))
     tiers = build_tiers(config, hasher, pages) if config.prefix_caching else None
     if tiers is not None:
         manager.attach(tiers)
-    memory, loader, source = PageMemory(pages), None, None
-    if config.pull and config.prefix_caching:
-        source = EnginePages(manager, memory, page_identity(hasher, pages))
-    puller = transfer(source.identity, source.page_bytes) if source is not None and transfer is not None else None
+        tiers.write_used(source.read_page)
+    gives = config.pull and config.prefix_caching
+    puller = transfer(source.identity, source.page_bytes) if gives and transfer is not None else None
     if tiers is not None or puller is not None:
         loader = PageLoader(memory, tiers, puller)
     engine = Engine(
@@ -91,7 +92,7 @@ def build_engine(
         observer=observer,
     )
     engine.forward_pass = forward_pass
-    engine.page_source = source
+    engine.page_source = source if gives else None
     engine.page_bytes = pages.page_bytes
     return engine
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from cache.block_hasher import BlockKey
 from cache.tiers.host import Blob, HostPage, HostTier
+from cache.tiers.write_through import WriteThrough
 
 CLOSE_SECONDS = 3.0
-"""What waits for the disk may take so long when the replica ends."""
+"""What is still to be read for the disk may take so long when the replica ends, and so long again what waits for it."""
 NUM_REMEMBERED = 65_536
 """Pages that left for good: one that comes again is worth a place on the disk."""
 
@@ -23,6 +24,8 @@ class Disk(Protocol):
     def num_bytes(self) -> int: ...
 
     def offer(self, block_keys: Sequence[BlockKey], blob: memoryview) -> bool: ...
+
+    def is_busy(self) -> bool: ...
 
     def find(self, key: BlockKey) -> bool: ...
 
@@ -36,8 +39,8 @@ class Disk(Protocol):
 
 
 class ColderTiers:
-    """The host's memory first, the disk for what was used again before it left that. The engine's thread calls all but
-    `read` and `disk_changed`, which any thread may.
+    """The host's memory for all that the pool evicts, the disk for what was used again: at once (`write_through`), or
+    when it leaves for the second time. The engine's thread calls all but `read` and `disk_changed`, which any thread may.
 
     A block counts as held while any tier holds its page, so that the world hears of its end once (`take_changes`).
     """
@@ -48,6 +51,7 @@ class ColderTiers:
         self._of_thread = threading.local()
         self.host = host
         self.disk = disk
+        self.write_through: WriteThrough | None = None
         self.on_change: Callable[[], None] = lambda: None
         """Told by the disk's thread that `take_changes` has something."""
         self._bytes_of = bytes_of
@@ -64,6 +68,16 @@ class ColderTiers:
 
     def block_keys(self) -> set[BlockKey]:
         return self._in_host | self._on_disk
+
+    def write_used(self, read: Callable[[BlockKey, memoryview], bool]) -> None:
+        """From here on pages that are used again go to the disk. read: see `WriteThrough`."""
+        if self.disk is not None:
+            self.write_through = WriteThrough(self.disk, read, self._page_bytes)
+
+    def used(self, pages: Iterable[Sequence[BlockKey]]) -> None:
+        """Pages of the pool, each by the keys of its blocks, begin a prompt once more."""
+        if self.write_through is not None:
+            self.write_through.used(pages)
 
     def offer(self, page_id: int, block_keys: Sequence[BlockKey]) -> None:
         """The pool gives this page, whose bytes are still there, to somebody else."""
@@ -84,7 +98,8 @@ class ColderTiers:
     def read(self, key: BlockKey, take: Callable[[Blob], bool]) -> str | None:
         """Shows the page's bytes to `take`, which copies them and says whether it did. Returns the tier they came from;
         None where no tier has it (any more)."""
-        if self.host is not None and self.host.read(key, take):
+        if self.host is not None and (block_keys := self.host.read(key, take)):
+            self.used([block_keys])
             return self.host.name
         if self.disk is not None:
             staging = self._staging()
@@ -101,6 +116,8 @@ class ColderTiers:
 
     def clear(self) -> None:
         """A cache reset: nothing that is here now will ever be found again."""
+        if self.write_through is not None:
+            self.write_through.clear()
         if self.host is not None:
             self.host.clear()
         if self.disk is not None:
@@ -117,6 +134,8 @@ class ColderTiers:
         self.on_change()
 
     def close(self) -> None:
+        if self.write_through is not None:
+            self.write_through.close(CLOSE_SECONDS)
         if self.disk is not None:
             self.disk.close(CLOSE_SECONDS)
 

@@ -100,6 +100,10 @@ class DiskTier:
             state.stir()
             return True
 
+    def is_busy(self) -> bool:
+        """Whether as much as may wait for the writer does. An offer would be refused."""
+        return self._state.queue.is_full
+
     def find(self, key: BlockKey) -> bool:
         """Whether the page whose last block this is can be read now."""
         return key in self._state.index

@@ -87,17 +87,18 @@ class HostTier:
             self._pages[key] = HostPage(tuple(block_keys), slot)
         return True
 
-    def read(self, key: BlockKey, take: Callable[[Blob], bool]) -> bool:
-        """Shows the page to `take`, which copies it and says whether it did; False also for a page that is not here."""
+    def read(self, key: BlockKey, take: Callable[[Blob], bool]) -> tuple[BlockKey, ...]:
+        """Shows the page to `take`, which copies it and says whether it did. Returns the keys of its blocks; none where
+        it did not, or the page is not here."""
         with self._lock:
             page = self._pages.get(key)
             if page is None:
-                return False
+                return ()
             self._pages.move_to_end(key)
             page.num_readers += 1
             page.num_uses += 1
         try:
-            return take(self._slots[page.slot])
+            return page.block_keys if take(self._slots[page.slot]) else ()
         finally:
             with self._lock:
                 page.num_readers -= 1

@@ -17,6 +17,8 @@ from tests.e2e.running_cluster import running_cluster
 pytestmark = pytest.mark.long
 
 DOCUMENT_TOKENS = 1000
+TOKEN_BYTES = 30 * 2 * 3 * 64 * 4
+"""SmolLM2's layers, K and V, heads and their size, float32."""
 ARGUMENTS = (
     "--replicas", "2", "--num-blocks", "200", "--max-model-len", "2048", "--max-num-seqs", "4", "--pull",
     "--host-kv-memory", "500MB",
@@ -97,3 +99,29 @@ def test_a_giver_that_is_killed_costs_no_answer(
 
 def is_engine(process: psutil.Process) -> bool:
     return re.match(r"ray::ServeReplica:\w+:Replica", " ".join(process.cmdline())) is not None
+
+
+def test_a_cluster_that_starts_again_is_warm(
+    model_dir: Path, tmp_path: Path, unseen_prompt: Callable[[int], list[int]]
+) -> None:
+    """What was asked for twice lies on disk, also what never left the pools, and also where nothing could be said at
+    the end."""
+    document = unseen_prompt(DOCUMENT_TOKENS)
+    arguments = ("--replicas", "1", "--max-model-len", "2048", "--disk-kv-folder", str(tmp_path / "pages"))
+    with running_cluster(arguments, tmp_path) as process:
+        cluster = ClusterClient(process.base_url)
+        text = cluster.complete(document, max_tokens=4, ignore_eos=True).text
+        assert cluster.complete(document, max_tokens=4, ignore_eos=True).text == text
+        wanted = cacheable_tokens(DOCUMENT_TOKENS) * TOKEN_BYTES
+        cluster.wait_until(
+            lambda: cluster.metrics().total("warmlane_kv_tier_bytes", tier="disk") >= wanted, "all is written", 60.0
+        )
+        for engine in process.processes():
+            if is_engine(engine):
+                engine.kill()
+    with running_cluster(arguments, tmp_path) as process:
+        cluster = ClusterClient(process.base_url)
+        again = cluster.complete(document, max_tokens=4, ignore_eos=True)
+        assert (again.text, again.cached_tokens) == (text, cacheable_tokens(DOCUMENT_TOKENS))
+        cluster.wait_idle()
+        assert hits(cluster, "disk") == cacheable_tokens(DOCUMENT_TOKENS)

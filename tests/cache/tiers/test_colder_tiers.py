@@ -55,6 +55,9 @@ class ListedDisk:
         # One that came and went again is in both: first it came.
         self.tiers.disk_changed(stored, removed)
 
+    def is_busy(self) -> bool:
+        return False
+
     def find(self, key: BlockKey) -> bool:
         return key in self.pages
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from cache.block_hasher import BlockKey
 from cache.tiers.host import Blob, HostPage, HostTier
 from tests.waiting import wait_until
 
@@ -57,7 +58,7 @@ def test_what_was_not_used_for_longest_goes_and_is_shown_before() -> None:
 def test_a_page_that_is_being_read_stays_and_one_that_was_cleared_meanwhile_comes_back_as_room() -> None:
     tier, reading, go_on = HostTier(PAGE_BYTES, PAGE_BYTES), threading.Event(), threading.Event()
     tier.put([key(1)], blob(1))
-    seen: list[bool] = []
+    seen: list[tuple[BlockKey, ...]] = []
 
     def take(held: Blob) -> bool:
         reading.set()
@@ -73,7 +74,7 @@ def test_a_page_that_is_being_read_stays_and_one_that_was_cleared_meanwhile_come
     assert not tier.put([key(2)], blob(2))  # its bytes are still being read
     go_on.set()
     reader.join()
-    assert seen == [True]
+    assert seen == [(key(1),)]
     assert tier.put([key(2)], blob(2))
     tier.check_invariants()
 

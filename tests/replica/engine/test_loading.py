@@ -210,6 +210,20 @@ def test_pages_on_a_disk_are_hits_of_the_engine_that_starts_next(tmp_path: Path)
     close(other)
 
 
+def test_what_was_used_twice_is_on_disk_though_it_never_left_the_pool(tmp_path: Path) -> None:
+    disk = {"num_blocks": 64, "disk_kv_folder": str(tmp_path), "disk_kv_size": 1 << 20, "disk_kv_write_rate": 1 << 30}
+    first = tiny_engine(**disk)
+    for prompt in (PROMPT, OTHER, PROMPT):
+        run(first, [greedy(prompt, 1)])
+    close(first)
+
+    second = tiny_engine(**disk)
+    wait_until(lambda: second.manager.tiers.disk.is_loaded, "the folder has been read")  # type: ignore[union-attr]
+    assert run(second, [greedy(PROMPT, 4), greedy(OTHER, 4)])[0] == cold(4)
+    assert second.counters.num_loaded_tokens == {"disk": 8 * B}
+    close(second)
+
+
 def close(engine: Engine) -> None:
     assert engine.loader is not None
     assert engine.manager.tiers is not None
