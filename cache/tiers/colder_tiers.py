@@ -40,7 +40,8 @@ class Disk(Protocol):
 
 class ColderTiers:
     """The host's memory for all that the pool evicts, the disk for what was used again: at once (`write_through`), or
-    when it leaves for the second time. The engine's thread calls all but `read` and `disk_changed`, which any thread may.
+    when it leaves for the second time. The engine's thread calls all but
+    `read` and `disk_changed`, which any thread may.
 
     A block counts as held while any tier holds its page, so that the world hears of its end once (`take_changes`).
     """
