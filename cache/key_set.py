@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
 from cache.block_hasher import BlockKey
-from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
+from cache.events import COLDER_TIERS, BlocksRemoved, BlocksStored, CacheCleared, KVEvent, Tier
 
 NUM_RANGES = 64
 """By a key's first six bits. Keys are hashes, so that ranges are of about one size."""
@@ -40,6 +40,7 @@ class KeySet:
 
     def __init__(self, ranges: Iterable[int] = ALL_RANGES) -> None:
         self._ranges: dict[int, set[BlockKey]] = {number: set() for number in ranges}
+        self._colder: dict[BlockKey, Tier] = {}
         self._digests = [0] * NUM_RANGES
         self.changed: set[int] = set()
 
@@ -64,16 +65,28 @@ class KeySet:
     def keys_of(self, number: int) -> tuple[BlockKey, ...]:
         return tuple(self._ranges[number])
 
+    def colder_keys(self, ranges: Iterable[int]) -> dict[Tier, list[BlockKey]]:
+        """Of these ranges, the keys that do not lie on the device. Digests say nothing of that: a router that has a
+        wrong tier is only wrong about time."""
+        wanted = frozenset(ranges)
+        found: dict[Tier, list[BlockKey]] = {tier: [] for tier in COLDER_TIERS}
+        for key, tier in self._colder.items():
+            if key[0] >> 2 in wanted:
+                found[tier].append(key)
+        return found
+
     def apply(self, event: KVEvent) -> None:
         match event:
-            case BlocksStored(keys):
+            case BlocksStored(keys, tier):
                 self._store(keys)
+                self._place(keys, tier)
             case BlocksRemoved(keys):
                 self._remove(keys)
             case CacheCleared():
                 self.changed.update(number for number, held in self._ranges.items() if held)
                 for held in self._ranges.values():
                     held.clear()
+                self._colder.clear()
                 self._digests = [0] * NUM_RANGES
             case _:
                 assert_never(event)
@@ -88,12 +101,22 @@ class KeySet:
                 digests[number] ^= int.from_bytes(key, "big")
                 changed.add(number)
 
+    def _place(self, keys: Sequence[BlockKey], tier: Tier) -> None:
+        colder = self._colder
+        if tier != "device":
+            moved = [key for key in keys if key in self and colder.get(key) != tier]
+            colder.update(dict.fromkeys(moved, tier))
+        else:
+            moved = [key for key in keys if colder.pop(key, None) is not None] if colder else []
+        self.changed.update(key[0] >> 2 for key in moved)
+
     def _remove(self, keys: Sequence[BlockKey]) -> None:
-        ranges, digests, changed = self._ranges, self._digests, self.changed
+        ranges, digests, changed, colder = self._ranges, self._digests, self.changed, self._colder
         for key in keys:
             number = key[0] >> 2
             held = ranges.get(number)
             if held is not None and key in held:
                 held.remove(key)
+                colder.pop(key, None)
                 digests[number] ^= int.from_bytes(key, "big")
                 changed.add(number)

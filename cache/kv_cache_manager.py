@@ -1,6 +1,6 @@
 """Block tables of running requests over one pool of pages, with prefix caching."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
@@ -87,12 +87,13 @@ class KVCacheManager:
         self._tables: dict[str, _Table] = {}
         self.tiers: ColderTiers | None = None
         self._events = EventBuffer()
+        self._moved: list[BlockKey] = []  # out of the pool since the last events, where there are tiers
         self._copies: list[PageCopy] = []
 
     def attach(self, tiers: ColderTiers) -> None:
         """Evicted pages are offered to these from here on, and what they hold already counts as held."""
         self.tiers = tiers
-        self._events.stored(sorted(tiers.block_keys()))
+        self._tell_tiers(sorted(tiers.block_keys()))
 
     @property
     def num_blocks(self) -> int:
@@ -202,14 +203,25 @@ class KVCacheManager:
             for page in evicted:
                 if self.tiers is not None and len(page.block_keys) == self.blocks_per_page == len(page.gone):
                     self.tiers.offer(page.page_id, page.block_keys)
-                self._removed(page.gone)
+                self._left_pool(page.gone)
                 if self._contents is not None:
                     self._contents.forget(page.gone)
 
-    def _removed(self, keys: Sequence[BlockKey]) -> None:
-        """No page of the pool holds these any more; the world hears of it where no tier does either."""
-        tiers = self.tiers
-        self._events.removed(keys if tiers is None else [key for key in keys if key not in tiers])
+    def _left_pool(self, keys: Sequence[BlockKey]) -> None:
+        """No page of the pool holds these any more."""
+        if self.tiers is None:
+            self._events.removed(keys)
+        else:
+            self._moved += keys
+
+    def _tell_tiers(self, keys: Iterable[BlockKey]) -> None:
+        """Where these lie now, of which the pool holds none."""
+        if self.tiers is not None:
+            for key in keys:
+                if (tier := self.tiers.tier_of(key)) is None:
+                    self._events.removed((key,))
+                else:
+                    self._events.stored((key,), tier)
 
     def commit(
         self,
@@ -258,8 +270,9 @@ class KVCacheManager:
             num_pages = len(table.page_ids)
             table.num_registered_blocks = num_pages * self.blocks_per_page
         self._events.cleared()
+        self._moved.clear()
         if self.tiers is not None:
-            self._events.stored(sorted(self.tiers.block_keys()))
+            self._tell_tiers(sorted(self.tiers.block_keys()))
 
     def block_table(self, request_id: str) -> list[int]:
         """Page ids in the order of the request's tokens; the caller must not change the list."""
@@ -273,10 +286,8 @@ class KVCacheManager:
     def take_events(self) -> list[KVEvent]:
         """What has changed for the world since the last call: blocks that the pool or a tier holds."""
         if self.tiers is not None:
-            arrived, gone = self.tiers.take_changes()
-            index = self.pool.index
-            self._events.stored([key for key in arrived if index.find(key) is None])
-            self._events.removed([key for key in gone if index.find(key) is None])
+            changed, self._moved = dict.fromkeys((*self._moved, *self.tiers.take_changed())), []
+            self._tell_tiers(key for key in changed if self.pool.index.find(key) is None)
         return self._events.take()
 
     def cached_keys(self) -> set[BlockKey]:

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import ray
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
@@ -11,7 +12,7 @@ from ray import serve
 from cache.block_hasher import BlockHasher, ExtraKeys
 from cache.garbage_collection import settle_garbage_collection
 from cache.kv_cache_manager import PrefixOverlap
-from cache.wire.records import ReplicaRegistration
+from cache.wire.records import ReplicaLoad, ReplicaRegistration
 from cache.wire.redis_keys import RedisKeys
 from replica.channel.server import ChannelServer
 from replica.config import EngineConfig
@@ -68,7 +69,7 @@ class ReplicaDeployment:
             pages_at=self._pages.address.to_text() if self._pages is not None else "",
             block_bytes=built.page_bytes // built.manager.blocks_per_page,
         )
-        self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._engine.load)
+        self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._load)
         metrics.on_kv_events = self._publisher.publish
         self._publisher.start()
         settle_garbage_collection()
@@ -78,6 +79,10 @@ class ReplicaDeployment:
 
     def _transfer(self, identity: bytes, page_bytes: int) -> Transfer:
         return PagePuller(self._secret, identity, page_bytes)
+
+    def _load(self) -> ReplicaLoad:
+        load = self._engine.load()
+        return load if self._pages is None else replace(load, num_pulls=self._pages.num_pulls)
 
     async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
         """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead.
@@ -114,7 +119,7 @@ class ReplicaDeployment:
             "replica_id": self.replica_id,
             "incarnation": self.incarnation,
             "model": self._model_name,
-            "load": self._engine.load(),
+            "load": self._load(),
             "redis_connected": self._publisher.connected,
             "forward_pass": self._forward_pass,
         }

@@ -61,8 +61,8 @@ class EventPublisher:
         self._connected = False
         self._retry_at = self._beat_at = self._snapshot_at = self._full_until = 0.0
         self._last_seq = self._snapshot_seq = 0
-        self.num_events = {"stored": 0, "removed": 0, "cleared": 0}
-        """Blocks stored, blocks removed, and times the whole cache was cleared."""
+        self.num_events = {"stored": 0, "moved": 0, "removed": 0, "cleared": 0}
+        """Blocks stored, moved to a colder tier, and removed, and times the whole cache was cleared."""
         self.num_registrations = 0
 
     @property
@@ -92,8 +92,8 @@ class EventPublisher:
         """Called from the engine's thread; neither blocks nor raises. Events must be in order, from one thread."""
         for event in events:
             match event:
-                case BlocksStored(keys):
-                    self.num_events["stored"] += len(keys)
+                case BlocksStored(keys, tier):
+                    self.num_events["stored" if tier == "device" else "moved"] += len(keys)
                 case BlocksRemoved(keys):
                     self.num_events["removed"] += len(keys)
                 case CacheCleared():

@@ -24,7 +24,7 @@ class EngineMetrics(EngineObserver, Collector):
     def __init__(self, registry: CollectorRegistry, model: str, process: str, replica: str):
         self._values = (model, process, replica)
         self._engine: Engine | None = None
-        self._num_stored = self._num_removed = self._num_cleared = 0
+        self._num_stored = self._num_moved = self._num_removed = self._num_cleared = 0
         self.on_kv_events: Callable[[Sequence[KVEvent]], None] = lambda events: None
 
         def histogram(name: str, text: str) -> Histogram:
@@ -62,8 +62,10 @@ class EngineMetrics(EngineObserver, Collector):
             return
         for event in events:
             match event:
-                case BlocksStored(keys):
+                case BlocksStored(keys, "device"):
                     self._num_stored += len(keys)
+                case BlocksStored(keys):
+                    self._num_moved += len(keys)
                 case BlocksRemoved(keys):
                     self._num_removed += len(keys)
                 case CacheCleared():
@@ -102,17 +104,23 @@ class EngineMetrics(EngineObserver, Collector):
         by_tier |= {(tier,): num_tokens for tier, num_tokens in counters.num_loaded_tokens.items()}
         yield self._family(CounterMetricFamily, "hit_tokens", "Prompt tokens served from cached pages", by_tier, "tier")
         failed = {(cause,): count for cause, count in counters.num_failed_loads.items()}
-        yield self._family(
-            CounterMetricFamily, "load_seconds", "Time that requests waited for pages from colder tiers",
-            {(): counters.load_seconds},
-        )  # fmt: skip
+        seconds = {(tier,): value for tier, value in counters.load_seconds.items()}
+        yield self._family(CounterMetricFamily, "load_seconds", "Time that bringing pages took", seconds, "tier")
+        num_bytes = {(tier,): value for tier, value in counters.num_loaded_bytes.items()}
+        yield self._family(CounterMetricFamily, "load_bytes", "Pages brought into the pool", num_bytes, "tier")
         yield self._family(
             CounterMetricFamily, "failed_loads", "Loads that brought less than they were to", failed, "cause"
         )
         finished = {(reason.value,): count for reason, count in counters.num_finished.items()}
         yield self._family(CounterMetricFamily, "requests", "Requests that left the engine", finished, "finish_reason")
-        kinds = {("stored",): self._num_stored, ("removed",): self._num_removed, ("cleared",): self._num_cleared}
-        yield self._family(CounterMetricFamily, "kv_events", "Blocks stored and removed, caches cleared", kinds, "kind")
+        kinds = {
+            ("stored",): self._num_stored,
+            ("moved",): self._num_moved,
+            ("removed",): self._num_removed,
+            ("cleared",): self._num_cleared,
+        }
+        text = "Blocks stored, moved to a colder tier, and removed; caches cleared"
+        yield self._family(CounterMetricFamily, "kv_events", text, kinds, "kind")
 
     def _gauges(self, engine: Engine) -> Iterator[Metric]:
         scheduler, manager = engine.scheduler, engine.manager

@@ -40,10 +40,19 @@ class Outcome(StrEnum):
     UNSCORED = "unscored"
 
 
+_WHERE_THERE_IS_ONE = frozenset(
+    ("parts", "host_blocks", "disk_blocks", "restore_seconds", "pull_tokens", "pull_from", "pull_seconds")
+)
+"""Fields that are left out where a replica has no such thing."""
+
+
 class ReplicaScore(NamedTuple):
     """One candidate as the policy saw it. score: lower wins; None where the policy did not compare it.
 
     parts: what the score is made of, by the names of the policy's formula; None but in explanations.
+    host_blocks, disk_blocks: of the hit, those in its colder tiers; restore_seconds: until they are in its pool.
+    pull_tokens, pull_from, pull_seconds: what it could take from another one behind its hit; whether the policy counts
+    with that is in its parts.
     """
 
     replica_id: str
@@ -53,10 +62,17 @@ class ReplicaScore(NamedTuple):
     num_waiting: int
     queued_prefill_tokens: int
     parts: Mapping[str, float] | None = None
+    host_blocks: int = 0
+    disk_blocks: int = 0
+    restore_seconds: float = 0.0
+    pull_tokens: int = 0
+    pull_from: str = ""
+    pull_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
-        return {name: value for name, value in self._asdict().items() if name != "parts" or value is not None}
+        given = self._asdict()
+        return {name: value for name, value in given.items() if value or name not in _WHERE_THERE_IS_ONE}
 
 
 @dataclass(frozen=True, slots=True)

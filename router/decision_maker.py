@@ -165,6 +165,12 @@ def _scores(
             view.num_waiting,
             view.queued_prefill_tokens,
             None if parts is None else parts.get(view.replica_id, {}),
+            view.host_tokens // block_size,
+            view.disk_tokens // block_size,
+            view.restore_seconds,
+            view.pull_tokens,
+            view.pull_from,
+            view.pull_seconds,
         )
         for view in views
     )

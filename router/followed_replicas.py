@@ -1,14 +1,15 @@
 """Which replicas a router knows and which blocks they hold, behind one lock."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import assert_never
 
 from cache.block_hasher import BlockKey
-from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
+from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent, Tier
 from cache.wire.records import ReplicaRegistration
 from router.index.mirror import TABLES_PER_RANGE, IndexMirror, SlotStats
 from router.load.replica_state import ReplicaState
@@ -19,6 +20,7 @@ RESET_SHARED_SECONDS = 10.0
 """An event that says so this soon after a reset of all caches speaks of that reset: what was sent since then counts."""
 FAILED_SECONDS = 3.0
 """So long a replica that failed is a last resort, and what Redis still says about it is not believed."""
+_NOTHING: Mapping[Tier, Sequence[BlockKey]] = MappingProxyType({})
 
 
 class FollowedReplicas:
@@ -32,14 +34,18 @@ class FollowedReplicas:
         self._mirror = mirror
         self._replicas: dict[str, ReplicaState] = {}
 
-    def load_slot(self, keys: Iterable[BlockKey]) -> int:
-        """A new slot with these keys that does not count yet."""
+    def load_slot(self, keys: Iterable[BlockKey], colder: Mapping[Tier, Sequence[BlockKey]] = _NOTHING) -> int:
+        """A new slot with these keys that does not count yet. colder: those of them that do not lie on the device."""
         with self._lock:
             slot = self._mirror.add_slot()
         rest = iter(keys)
         while chunk := list(islice(rest, KEYS_PER_HOLD)):
             with self._lock:
                 self._mirror.store(slot, chunk, make_room=False)
+        for tier, placed in colder.items():
+            for start in range(0, len(placed), KEYS_PER_HOLD):
+                with self._lock:
+                    self._mirror.place(slot, placed[start : start + KEYS_PER_HOLD], tier)
         return slot
 
     def adopt(self, registration: ReplicaRegistration, slot: int, now: float) -> bool:
@@ -88,8 +94,8 @@ class FollowedReplicas:
             match event:
                 case CacheCleared():
                     known = self._cache_cleared(registration, now)
-                case BlocksStored(keys):
-                    known = self._in_holds(registration, keys, partial(self._mirror.store, make_room=make_room))
+                case BlocksStored(keys, tier):
+                    known = self._in_holds(registration, keys, partial(self._store, tier=tier, make_room=make_room))
                 case BlocksRemoved(keys):
                     known = self._in_holds(registration, keys, self._mirror.remove)
                 case _:
@@ -208,6 +214,10 @@ class FollowedReplicas:
             return sum(self._mirror.stats(replica.slot).num_refused for replica in self._replicas.values())
 
     # With the lock held.
+
+    def _store(self, slot: int, keys: Sequence[BlockKey], tier: Tier, make_room: bool) -> None:
+        self._mirror.store(slot, keys, make_room)
+        self._mirror.place(slot, keys, tier)
 
     def _get(self, replica_id: str) -> ReplicaState:
         replica = self._replicas.get(replica_id)

@@ -137,6 +137,7 @@ class PrefixRouter:
             decision.block_keys,
             self._clock(),
             decision.pull_tokens,
+            decision.pull_from,
         )
         self.log.add(decision)
         self.metrics.observe_decision(decision)

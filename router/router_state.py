@@ -8,7 +8,7 @@ from cache.wire.records import ReplicaLoad, Reservation
 from router.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
-from router.load.pulls import with_pulls
+from router.load.pulls import with_pulls, with_restoring
 from router.load.replica_state import ReplicaState
 from router.load.reservations import (
     KEYS_SHARED_SECONDS,
@@ -98,18 +98,29 @@ class RouterState(FollowedReplicas):
         """
         with self._lock:
             depths = self._mirror.longest_prefix(keys, now, published=rung <= Rung.STALE)
+            colder = self._mirror.colder_blocks(keys, depths)
             views, givers = [], {}
             for replica_id in sorted(replica_ids):
                 replica = self._get(replica_id)
                 warm = not replica.foreign and (replica.registration is not None or rung > Rung.FRESH)
                 hit_tokens = depths.get(replica.slot, 0) * block_size if warm else 0
-                views.append(replica.load.view(replica_id, hit_tokens, now))
+                view = replica.load.view(replica_id, hit_tokens, now)
+                if hit_tokens and replica.slot in colder and replica.registration is not None:
+                    view = with_restoring(view, colder[replica.slot], block_size, replica.registration.block_bytes)
+                views.append(view)
                 if warm and replica.registration is not None and replica.registration.pages_at:
                     givers[replica_id] = replica.registration.block_bytes
             if len(givers) < 2 or rung > Rung.STALE:
                 return views
             depths = self._mirror.longest_prefix(keys, now, predicted=False)
             there = {name: depths.get(self._replicas[name].slot, 0) * block_size for name in givers}
+            num_pulls = {name: self._ledger.num_pulls(name) for name in givers}
+        views = [
+            view._replace(num_pulls=num_pulls[view.replica_id])
+            if num_pulls.get(view.replica_id, 0) > view.num_pulls
+            else view
+            for view in views
+        ]
         return with_pulls(views, there, givers, block_size)
 
     def pages_at(self, replica_id: str) -> str:
@@ -127,14 +138,15 @@ class RouterState(FollowedReplicas):
         keys: Sequence[BlockKey],
         now: float,
         pull_tokens: int = 0,
+        pull_from: str = "",
     ) -> None:
         """Counts the request on the replica and expects its blocks there; moves it from where it was before.
 
-        pull_tokens: that it takes from another replica. They are no queue, but what was brought there of late, or the
-        replica that computed them would look worn out and the other one get everything that follows.
+        pull_tokens: that it takes from `pull_from`, another replica. They are no queue, but what was brought there of
+        late, or the replica that computed them would look worn out and the other one get everything that follows.
         """
         with self._lock:
-            before = self._ledger.reserve(request_id, replica_id, prefill_tokens, now)
+            before = self._ledger.reserve(request_id, replica_id, prefill_tokens, now, pull_from)
             if before is not None and not before.first_token and before.replica_id in self._replicas:
                 self._replicas[before.replica_id].load.add_recent(-before.brought_tokens, now)
             replica = self._get(replica_id)

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from cache.block_hasher import BlockKey
+from cache.events import Tier
 from cache.tiers.host import Blob, HostPage, HostTier
 from cache.tiers.write_through import WriteThrough
 
@@ -43,7 +44,7 @@ class ColderTiers:
     when it leaves for the second time. The engine's thread calls all but
     `read` and `disk_changed`, which any thread may.
 
-    A block counts as held while any tier holds its page, so that the world hears of its end once (`take_changes`).
+    A block counts as held while any tier holds its page: what has come, gone or moved is told by `take_changed`.
     """
 
     def __init__(self, host: HostTier | None, disk: Disk | None, page_bytes: int, bytes_of: Callable[[int], Blob]):
@@ -54,11 +55,11 @@ class ColderTiers:
         self.disk = disk
         self.write_through: WriteThrough | None = None
         self.on_change: Callable[[], None] = lambda: None
-        """Told by the disk's thread that `take_changes` has something."""
+        """Told by the disk's thread that `take_changed` has something."""
         self._bytes_of = bytes_of
         self._in_host: set[BlockKey] = set()
         self._on_disk: set[BlockKey] = set()
-        self._gone: list[BlockKey] = []
+        self._changed: dict[BlockKey, None] = {}
         self._changes: deque[tuple[Sequence[BlockKey], Sequence[BlockKey]]] = deque()
         self._left_before: OrderedDict[BlockKey, None] = OrderedDict()
         if disk is not None:
@@ -69,6 +70,10 @@ class ColderTiers:
 
     def block_keys(self) -> set[BlockKey]:
         return self._in_host | self._on_disk
+
+    def tier_of(self, key: BlockKey) -> Tier | None:
+        """The warmest one that holds this block."""
+        return "host" if key in self._in_host else "disk" if key in self._on_disk else None
 
     def write_used(self, read: Callable[[BlockKey, memoryview], bool]) -> None:
         """From here on pages that are used again go to the disk. read: see `WriteThrough`."""
@@ -85,6 +90,7 @@ class ColderTiers:
         if self.host is not None:
             if self.host.put(block_keys, self._bytes_of(page_id), self._leave_host):
                 self._in_host.update(block_keys)
+                self._changed.update(dict.fromkeys(block_keys))
         elif self.disk is not None:
             self._offer_to_disk(block_keys, self._bytes_of(page_id), num_uses=0)
 
@@ -126,7 +132,7 @@ class ColderTiers:
         self._changes.clear()
         self._in_host.clear()
         self._on_disk.clear()
-        self._gone.clear()
+        self._changed.clear()
         self._left_before.clear()
 
     def disk_changed(self, stored: Sequence[BlockKey], removed: Sequence[BlockKey]) -> None:
@@ -140,23 +146,21 @@ class ColderTiers:
         if self.disk is not None:
             self.disk.close(CLOSE_SECONDS)
 
-    def take_changes(self) -> tuple[list[BlockKey], list[BlockKey]]:
-        """Blocks that a tier came to hold by itself since the last call, and those that none holds any more."""
-        arrived = []
+    def take_changed(self) -> list[BlockKey]:
+        """Blocks that came to a tier or left one since the last call, in order."""
         while self._changes:
             stored, removed = self._changes.popleft()
-            arrived += [key for key in stored if key not in self]
             self._on_disk.update(stored)
-            self._gone += [key for key in removed if key in self._on_disk]
             self._on_disk.difference_update(removed)
-        gone, self._gone = [key for key in self._gone if key not in self], []
-        return [key for key in arrived if key in self], gone
+            self._changed.update(dict.fromkeys((*stored, *removed)))
+        changed, self._changed = list(self._changed), {}
+        return changed
 
     def _leave_host(self, page: HostPage, blob: Blob) -> None:
         if self.disk is not None:
             self._offer_to_disk(page.block_keys, blob, page.num_uses)
         self._in_host.difference_update(page.block_keys)
-        self._gone += page.block_keys
+        self._changed.update(dict.fromkeys(page.block_keys))
 
     def _offer_to_disk(self, block_keys: Sequence[BlockKey], blob: Blob, num_uses: int) -> None:
         """Only what was used again: most pages are never asked for a second time, and a disk wears out by writing."""

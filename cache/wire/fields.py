@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from cache.block_hasher import KEY_BYTES, BlockKey
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 """Raised with each change of a record's bytes: a reader drops and counts what another version wrote, so while a cluster
 is updated old and new processes see each other's blocks as unknown, never wrong."""
 MAX_STRING_BYTES = 512

@@ -8,7 +8,7 @@ ValueError) for everything that `encode_*` could not have written; readers drop 
 from dataclasses import dataclass
 
 from cache.block_hasher import KEY_BYTES, BlockKey
-from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
+from cache.events import TIERS, BlocksRemoved, BlocksStored, CacheCleared, KVEvent
 from cache.key_set import NUM_RANGES
 from cache.wire.fields import RecordKind, RecordReader, RecordWriter, WireError
 
@@ -54,8 +54,9 @@ class ReplicaLoad:
     num_running: admitted requests. num_waiting: accepted and not admitted, those on their way into the engine included.
     queued_prefill_tokens: prompt tokens of both that are neither computed nor cached.
     num_free_blocks: blocks that could be handed out now, cached ones that nobody references included.
-    prefill_tokens_per_second, decode_step_seconds, pull_bytes_per_second: the engine's own recent measurements; the
-    last one of pages that it took from others.
+    prefill_tokens_per_second, decode_step_seconds: the engine's own recent measurements. So are pull_, host_ and
+    disk_bytes_per_second, of pages that it took from others, from its memory and from its disk.
+    num_pulls: how many others take pages from it just now.
     """
 
     num_running: int = 0
@@ -66,6 +67,9 @@ class ReplicaLoad:
     prefill_tokens_per_second: float = 0.0
     decode_step_seconds: float = 0.0
     pull_bytes_per_second: float = 0.0
+    host_bytes_per_second: float = 0.0
+    disk_bytes_per_second: float = 0.0
+    num_pulls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,8 @@ def encode_events(batch: EventBatch) -> bytes:
     out.pack("QI", batch.seq, len(batch.events))
     for event in batch.events:
         match event:
-            case BlocksStored(keys):
-                out.pack("B", _STORED)
+            case BlocksStored(keys, tier):
+                out.pack("BB", _STORED, TIERS.index(tier))
                 out.keys(keys)
             case BlocksRemoved(keys):
                 out.pack("B", _REMOVED)
@@ -139,7 +143,10 @@ def decode_events(data: bytes) -> EventBatch:
     for _ in range(count):  # a wrong count ends at the first missing byte
         (kind,) = record.unpack("B")
         if kind == _STORED:
-            events.append(BlocksStored(record.keys()))
+            (tier,) = record.unpack("B")
+            if tier >= len(TIERS):
+                raise WireError(f"unknown tier: {tier}")
+            events.append(BlocksStored(record.keys(), TIERS[tier]))
         elif kind == _REMOVED:
             events.append(BlocksRemoved(record.keys()))
         elif kind == _CLEARED:
@@ -186,6 +193,9 @@ def encode_heartbeat(heartbeat: ReplicaHeartbeat) -> bytes:
     out.measure(load.prefill_tokens_per_second)
     out.measure(load.decode_step_seconds)
     out.measure(load.pull_bytes_per_second)
+    out.measure(load.host_bytes_per_second)
+    out.measure(load.disk_bytes_per_second)
+    out.pack("I", load.num_pulls)
     if len(heartbeat.digests) != NUM_RANGES:
         raise WireError(f"a heartbeat must have {NUM_RANGES} digests, got {len(heartbeat.digests)}")
     out.pack(f"QQ{NUM_RANGES}Q", heartbeat.last_seq, heartbeat.num_keys, *heartbeat.digests)
@@ -195,8 +205,13 @@ def encode_heartbeat(heartbeat: ReplicaHeartbeat) -> bytes:
 def decode_heartbeat(data: bytes) -> ReplicaHeartbeat:
     record = RecordReader(data, RecordKind.HEARTBEAT)
     running, waiting, queued_tokens, free_blocks, blocks = record.unpack("IIQQQ")
-    rates = record.measure(), record.measure(), record.measure()
-    load = ReplicaLoad(running, waiting, queued_tokens, free_blocks, blocks, *rates)
+    prefill_rate, decode_step = record.measure(), record.measure()
+    pull_rate, host_rate, disk_rate = record.measure(), record.measure(), record.measure()
+    (num_pulls,) = record.unpack("I")
+    load = ReplicaLoad(
+        running, waiting, queued_tokens, free_blocks, blocks,
+        prefill_rate, decode_step, pull_rate, host_rate, disk_rate, num_pulls,
+    )  # fmt: skip
     last_seq, num_keys, *digests = record.unpack(f"QQ{NUM_RANGES}Q")
     record.end()
     return ReplicaHeartbeat(load, last_seq, num_keys, tuple(digests))

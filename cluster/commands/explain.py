@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from cluster.commands.cluster_call import ClusterRefused, ask_cluster, not_warmlane
-from cluster.commands.explanation_table import caches_table, heading, scores_table
+from cluster.commands.explanation_table import caches_table, heading, plans_table, scores_table
 
 PATH = "/v1/explain"
 PIPE_COLUMNS = 120
@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     for explanation in answer["data"]:
         console.print(heading(explanation), highlight=False, markup=False, soft_wrap=True)
         console.print(scores_table(explanation))
+        if (plans := plans_table(explanation)) is not None:
+            console.print(plans)
         console.print(caches_table(explanation))
     return 0
 

@@ -40,6 +40,33 @@ def scores_table(explanation: Mapping[str, Any]) -> Table:
     return table
 
 
+def plans_table(explanation: Mapping[str, Any]) -> Table | None:
+    """A row for each replica: where its tokens would come from, and how long that takes. None where nothing would be
+    moved anywhere."""
+    scores, block_size = explanation["scores"], explanation["block_size"]
+    if not any(score.get("pull_tokens") or score.get("restore_seconds") for score in scores):
+        return None
+    table = Table(title="Where the tokens would come from, by the index", title_justify="left")
+    table.add_column("replica")
+    for name in ("device", "host", "disk", "restoring s", "could take", "of", "taking s", "rest"):
+        table.add_column(name, justify="right")
+    for score in scores:
+        host, disk = (score.get(f"{tier}_blocks", 0) * block_size for tier in ("host", "disk"))
+        hit, taken = score["hit_blocks"] * block_size, score.get("pull_tokens", 0)
+        table.add_row(
+            _name(score["replica_id"], explanation),
+            f"{hit - host - disk:,}",
+            f"{host:,}",
+            f"{disk:,}",
+            _number(score.get("restore_seconds")),
+            f"{taken:,}",
+            score.get("pull_from", "-"),
+            _number(score.get("pull_seconds")),
+            f"{explanation['num_tokens'] - hit - taken:,}",
+        )
+    return table
+
+
 def caches_table(explanation: Mapping[str, Any]) -> Table:
     """A row for each replica, as it answered itself, with the prompt as a strip."""
     signs = ", ".join(f"{sign} {state}" for state, sign in SIGNS.items())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from cache.events import KVEvent
 from replica.engine.load import MeasuredSpeed
-from replica.engine.loads import PEER, LoadedPages
+from replica.engine.loads import LoadedPages
 from replica.engine.observer import EngineCounters, EngineObserver
 from replica.messages import FinishReason, GenerateRequest
 from replica.plan import StepPlan
@@ -40,9 +40,11 @@ class Bookkeeping:
 
     def loaded(self, request: Request, pages: LoadedPages, page_size: int, page_bytes: int) -> None:
         counters = self.counters
-        if set(pages.num_pages) == {PEER}:
-            self.speed.observe_pull(pages.num_pages[PEER] * page_bytes, pages.seconds)
-        counters.load_seconds += pages.seconds
+        for tier, seconds in pages.tier_seconds.items():
+            num_bytes = pages.num_pages.get(tier, 0) * page_bytes
+            self.speed.observe_load(tier, num_bytes, seconds)
+            counters.load_seconds[tier] += seconds
+            counters.num_loaded_bytes[tier] += num_bytes
         if not request.num_preemptions:
             self._hits(request, pages.seconds)
             for tier, num_pages in pages.num_pages.items():

@@ -1,6 +1,6 @@
 """What a replica has measured of its own speed, and its load as heartbeats tell it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cache.wire.records import ReplicaLoad
 from replica.engine.scheduler import Scheduler
@@ -16,17 +16,18 @@ class MeasuredSpeed:
     """Moving averages over the engine's steps, 0 until something was measured.
 
     prefill_tokens_per_second: of steps that mainly prefill, decode time of the same step taken off.
-    decode_step_seconds: of steps that only decode. pull_bytes_per_second: of loads that came from other replicas alone.
+    decode_step_seconds: of steps that only decode. load_bytes_per_second: of pages that came into the pool, by the tier
+    they came from.
     """
 
     prefill_tokens_per_second: float = 0.0
     decode_step_seconds: float = 0.0
-    pull_bytes_per_second: float = 0.0
+    load_bytes_per_second: dict[str, float] = field(default_factory=dict)
 
-    def observe_pull(self, num_bytes: int, seconds: float) -> None:
-        """Pages that came from another replica."""
-        if seconds > 0:
-            self.pull_bytes_per_second = _average(self.pull_bytes_per_second, num_bytes / seconds)
+    def observe_load(self, tier: str, num_bytes: int, seconds: float) -> None:
+        if num_bytes and seconds > 0:
+            known = self.load_bytes_per_second.get(tier, 0.0)
+            self.load_bytes_per_second[tier] = _average(known, num_bytes / seconds)
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         self.observe_tokens(plan.num_tokens - plan.num_decodes, plan.num_decodes, seconds)
@@ -53,7 +54,7 @@ def _average(old: float, new: float) -> float:
 
 def engine_load(scheduler: Scheduler, speed: MeasuredSpeed) -> ReplicaLoad:
     """May be called from another thread than the engine's: single numbers are then one step apart at most."""
-    manager = scheduler.manager
+    manager, load_rates = scheduler.manager, speed.load_bytes_per_second
     return ReplicaLoad(
         num_running=len(scheduler.running),
         num_waiting=len(scheduler.waiting),
@@ -62,5 +63,7 @@ def engine_load(scheduler: Scheduler, speed: MeasuredSpeed) -> ReplicaLoad:
         num_blocks=manager.num_blocks,
         prefill_tokens_per_second=speed.prefill_tokens_per_second,
         decode_step_seconds=speed.decode_step_seconds,
-        pull_bytes_per_second=speed.pull_bytes_per_second,
+        pull_bytes_per_second=load_rates.get("peer", 0.0),
+        host_bytes_per_second=load_rates.get("host", 0.0),
+        disk_bytes_per_second=load_rates.get("disk", 0.0),
     )

@@ -35,11 +35,12 @@ class PageLoad:
 @dataclass(frozen=True, slots=True)
 class LoadedPages:
     """num_pages: leading pages that have come whole, by the tier they came from. seconds: since the load began.
-    failure: why not all came, None where they did."""
+    failure: why not all came, None where they did. tier_seconds: what each tier took of them."""
 
     num_pages: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     failure: str | None = None
+    tier_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class PageLoader(Protocol):

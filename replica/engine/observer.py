@@ -1,6 +1,6 @@
 """What an engine counts, and what it tells as it happens."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,8 +12,9 @@ from replica.messages import FinishReason
 class EngineCounters:
     """Every number only grows. Token numbers of a request are counted once, at its first admission.
 
-    num_hit_tokens: of the pool and of colder tiers; num_loaded_tokens: those of the tiers, by tier. load_seconds: that
-    requests spent LOADING. num_failed_loads: that ended before all their pages had come, by cause.
+    num_hit_tokens: of the pool and of colder tiers; num_loaded_tokens: those of the tiers, by tier. load_seconds,
+    num_loaded_bytes: what bringing them took, by tier. num_failed_loads: loads that ended before all their pages had
+    come, by cause.
     num_computed_positions: positions that went through the model, whatever for. num_leaked_pages: the most pages that
     were ever held while nothing ran; not 0 is a fault of the engine (A19).
     """
@@ -26,7 +27,8 @@ class EngineCounters:
     num_generated_tokens: int = 0
     num_hit_tokens: int = 0
     num_loaded_tokens: Counter[str] = field(default_factory=Counter)
-    load_seconds: float = 0.0
+    load_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    num_loaded_bytes: Counter[str] = field(default_factory=Counter)
     num_failed_loads: Counter[str] = field(default_factory=Counter)
     prefill_saved_seconds: float = 0.0
     num_finished: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(FinishReason, 0))

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -39,6 +39,7 @@ class _Load:
     def __init__(self, load: PageLoad):
         self.load = load
         self._num_pages: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self.failure: str | None = None
         self.ended = False
         self.started = time.monotonic()
@@ -57,11 +58,15 @@ class _Load:
             if not self.stopped:
                 self._num_pages[tier] += 1
 
+    def took(self, tier: str, seconds: float) -> None:
+        with self._writing:
+            self._seconds[tier] += seconds
+
     def stop(self) -> LoadedPages:
         failure = self.failure if self.ended else "late"
         self.stopped = True  # before the lock, which the next page might get first
         with self._writing:
-            return LoadedPages(dict(self._num_pages), time.monotonic() - self.started, failure)
+            return LoadedPages(dict(self._num_pages), time.monotonic() - self.started, failure, dict(self._seconds))
 
 
 class PageLoader:
@@ -116,11 +121,12 @@ class PageLoader:
         """How many leading pages came from there."""
         pages = list(zip(load.load.page_keys, load.load.page_ids, strict=True))
         for number, (key, page_id) in enumerate(pages):
-            write = partial(load.write, self._memory, page_id)
+            write, started = partial(load.write, self._memory, page_id), time.monotonic()
             tier = self._tiers.read(key, write) if self._tiers is not None else None
             if tier is None:
                 return number
             load.came(tier)
+            load.took(tier, time.monotonic() - started)
         return len(pages)
 
     def _pull(self, load: _Load, first: int) -> str | None:
@@ -129,13 +135,20 @@ class PageLoader:
         if self._transfer is None or wanted.source is None:
             return "gone"
 
+        since = time.monotonic()
+
         def on_page(position: int, blob: memoryview) -> bool:
+            nonlocal since
             came = load.write(self._memory, wanted.page_ids[first + position], np.frombuffer(blob, np.uint8))
             if came:
                 load.came(PEER)
+                now = time.monotonic()
+                load.took(PEER, now - since)
+                since = now
             return came
 
         deadline = load.started + wanted.seconds
         keys = wanted.page_keys[first:]
         result = self._transfer.pull(wanted.source, keys, on_page, deadline, lambda: load.stopped)
+        load.took(PEER, time.monotonic() - since)
         return None if result.end is PullEnd.COMPLETE else result.end.value

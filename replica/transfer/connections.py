@@ -74,6 +74,11 @@ class Connections:
             num_connections = len(self._unproven) + len(self._proven)
             return PageServerCounts(num_connections, now.num_pulls, now.num_pages, now.num_bytes, Counter(now.failures))
 
+    @property
+    def num_at_work(self) -> int:
+        with self._lock:
+            return sum(connection.idle_since is None for connection in self._proven)
+
     def add(self, connection: Connection) -> None:
         """One that only idles before it has proven itself keeps nobody out: the oldest such one goes."""
         with self._lock:

@@ -58,6 +58,11 @@ class PageServer:
         """As of now; a copy."""
         return self._connections.counts()
 
+    @property
+    def num_pulls(self) -> int:
+        """Under way now."""
+        return self._connections.num_at_work
+
     def close(self) -> None:
         """Breaks off what is being served and returns when that has ended, or after some seconds where `read_page` does
         not return. Any number of times."""

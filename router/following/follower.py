@@ -200,7 +200,7 @@ class RedisFollower:
             return False
         if snapshot.seq <= newer_than:
             return False
-        slot = self._state.load_slot(snapshot.keys())
+        slot = self._state.load_slot(snapshot.keys(), snapshot.colder)
         if not self._state.adopt(registration, slot, now):
             return False
         before = self._followed.get(member)

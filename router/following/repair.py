@@ -64,7 +64,9 @@ class RangeRepair:
         """Makes the mirror hold exactly `truth` in its ranges. None where this incarnation does not count any more."""
         self._state.reset_refused(registration)  # what still finds no room is counted anew
         before = self._state.stats(registration)
-        if before is None or not self._state.apply(registration, [BlocksStored(tuple(truth))], now, make_room=False):
+        placed = truth.colder_keys(truth.ranges)
+        held = [BlocksStored(tuple(truth)), *(BlocksStored(tuple(keys), tier) for tier, keys in placed.items())]
+        if before is None or not self._state.apply(registration, held, now, make_room=False):
             return None
         between = self._state.stats(registration)
         if between is not None and any(between.digests[number] != truth.digests[number] for number in truth.ranges):

@@ -1,10 +1,11 @@
 """The router's picture of which replica holds which blocks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from cache.block_hasher import BlockKey
+from cache.events import COLDER_TIERS, Tier
 from cache.key_set import NUM_RANGES, folded
 from router.index.predictions import Predictions
 from router.index.sweep import Masks, MirrorSweep, clear
@@ -40,8 +41,9 @@ class SlotStats:
 class IndexMirror:
     """Block key -> bitmask of slots. A slot is one incarnation of one replica, or one attempt to load it.
 
-    Three things are tracked: `_holders` (what replicas published, in many tables: no step of a walk over all keys is
-    longer than one table), `predictions` (what is not published yet) and `_live` (slots that count). A dead slot leaves
+    Four things are tracked: `_holders` (what replicas published, in many tables: no step of a walk over all keys is
+    longer than one table), `_colder` (the same for what lies in a colder tier there), `predictions` (what is not
+    published yet) and `_live` (slots that count). A dead slot leaves
     `_live` at once; its bits are swept later, in small steps, and only then is its number used again. Bounded by
     `max_blocks` and `max_predicted`. A full mirror drops the keys that were neither stored nor routed by for longest:
     each table is in that order, and the fuller ones give in turn. Not thread-safe.
@@ -59,6 +61,8 @@ class IndexMirror:
         self.predictions = Predictions(max_predicted, predicted_seconds)
         self._max_blocks = max_blocks
         self._holders: list[Masks] = [{} for _ in range(NUM_TABLES)]
+        self._colder: dict[Tier, list[Masks]] = {tier: [{} for _ in range(NUM_TABLES)] for tier in COLDER_TIERS}
+        self._any_colder = False  # since the start
         self._room = max_blocks  # at least so many keys more
         self._drop_at = 0  # the table whose oldest keys go next
         self._live = 0
@@ -139,7 +143,7 @@ class IndexMirror:
         stats = self._stats[slot]
         stats.num_refused = max(0, stats.num_refused - num_absent)
 
-    def withdraw(self, slot: int, keys: Iterable[BlockKey]) -> int:
+    def withdraw(self, slot: int, keys: Sequence[BlockKey]) -> int:
         """These were never published, or are gone; what is expected there still is. How many were held."""
         bit, stats, holders = 1 << slot, self._stats[slot], self._holders
         num_before = stats.num_keys
@@ -147,7 +151,39 @@ class IndexMirror:
             if clear(holders[key[0]], key, bit):
                 stats.num_keys -= 1
                 stats.sums[key[0] >> 2] ^= int.from_bytes(key, "big")
+        if self._any_colder:
+            self.place(slot, keys, "device")
         return num_before - stats.num_keys
+
+    def place(self, slot: int, keys: Sequence[BlockKey], tier: Tier) -> None:
+        """The warmest place of these keys there; of those that it is not known to hold nothing is kept."""
+        if tier == "device" and not self._any_colder:
+            return
+        self._any_colder = True
+        bit, holders = 1 << slot, self._holders
+        for name, tables in self._colder.items():
+            for key in keys:
+                masks = tables[key[0]]
+                if name != tier:
+                    clear(masks, key, bit)
+                elif holders[key[0]].get(key, 0) & bit:
+                    masks[key] = masks.get(key, 0) | bit
+
+    def colder_blocks(self, keys: Sequence[BlockKey], depths: Mapping[int, int]) -> dict[int, dict[Tier, int]]:
+        """Of the leading blocks that `longest_prefix` found, how many lie in colder tiers; slots that have some."""
+        found: dict[int, dict[Tier, int]] = {}
+        if not self._any_colder or not depths:
+            return found
+        deepest = max(depths.values())
+        for tier, tables in self._colder.items():
+            start, mask = 0, 0
+            for end, key in enumerate(keys[:deepest]):
+                here = tables[key[0]].get(key, 0)
+                if here != mask:  # most prompts lie in few stretches
+                    _count(found, tier, depths, mask, start, end)
+                    start, mask = end, here
+            _count(found, tier, depths, mask, start, deepest)
+        return found
 
     def published_keys(self, table: int) -> list[BlockKey]:
         """Of all slots, as they are now, in one table."""
@@ -200,7 +236,8 @@ class IndexMirror:
         if not self._sweep.slots:
             if not self._dead:
                 return self.predictions.to_free
-            self._sweep.begin(self._dead, [*self.predictions.tables(), *self._holders])
+            colder = [masks for tables in self._colder.values() for masks in tables] if self._any_colder else []
+            self._sweep.begin(self._dead, [*self.predictions.tables(), *colder, *self._holders])
         freed = self._sweep.step(max_keys)
         if freed:
             self._free.extend(slot for slot in range(self._num_slots) if freed >> slot & 1)
@@ -225,6 +262,8 @@ class IndexMirror:
         oldest = list(islice(masks, max(1, min(DROP_KEYS, len(masks) // ROOM_PART))))
         for key in oldest:
             slots, number = masks.pop(key), int.from_bytes(key, "big")
+            for tables in self._colder.values() if self._any_colder else ():
+                tables[key[0]].pop(key, None)
             while slots:
                 lowest = slots & -slots
                 slots ^= lowest
@@ -234,6 +273,19 @@ class IndexMirror:
                     stats.num_refused += 1
                     stats.sums[key[0] >> 2] ^= number
         return len(oldest)
+
+
+def _count(
+    found: dict[int, dict[Tier, int]], tier: Tier, depths: Mapping[int, int], slots: int, start: int, end: int
+) -> None:
+    """Blocks `start` to `end` lie in this tier of these slots."""
+    while slots:
+        lowest = slots & -slots
+        slots ^= lowest
+        slot = lowest.bit_length() - 1
+        if (num_blocks := min(end, depths.get(slot, 0)) - start) > 0:
+            tiers = found.setdefault(slot, {})
+            tiers[tier] = tiers.get(tier, 0) + num_blocks
 
 
 def _note(depths: dict[int, int], slots: int, depth: int) -> None:

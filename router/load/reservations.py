@@ -1,5 +1,6 @@
 """What this router has sent out and not seen end."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,6 +31,7 @@ class OpenReservation:
     """prefill_tokens: prompt tokens expected to be computed. first_token, first_token_at: whether and when it came.
 
     keys: blocks that it brings there and that nobody knew there. brought_tokens: computed there for it, or pulled.
+    pull_from: the replica that gives the pulled ones; empty once they have come.
     """
 
     replica_id: str
@@ -40,6 +42,7 @@ class OpenReservation:
     first_token_at: float = 0.0
     keys: tuple[BlockKey, ...] = ()
     brought_tokens: int = 0
+    pull_from: str = ""
 
 
 def shared_reservations(
@@ -71,6 +74,7 @@ class ReservationLedger:
         self._on_change = on_change
         self._lease_seconds = lease_seconds
         self._open: dict[str, OpenReservation] = {}  # in the order in which leases end
+        self._num_pulls: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -78,11 +82,19 @@ class ReservationLedger:
     def get(self, request_id: str) -> OpenReservation | None:
         return self._open.get(request_id)
 
-    def reserve(self, request_id: str, replica_id: str, prefill_tokens: int, now: float) -> OpenReservation | None:
+    def num_pulls(self, replica_id: str) -> int:
+        """How many requests are on their way to take pages from there."""
+        return self._num_pulls.get(replica_id, 0)
+
+    def reserve(
+        self, request_id: str, replica_id: str, prefill_tokens: int, now: float, pull_from: str = ""
+    ) -> OpenReservation | None:
         """Returns the reservation that this one takes the place of."""
         before = self.end(request_id, now)
-        entry = OpenReservation(replica_id, prefill_tokens, now, now + self._lease_seconds)
+        entry = OpenReservation(replica_id, prefill_tokens, now, now + self._lease_seconds, pull_from=pull_from)
         self._open[request_id] = entry
+        if pull_from:
+            self._num_pulls[pull_from] += 1
         self._notify(entry, now, waiting=1, prefill_tokens=prefill_tokens)
         return before
 
@@ -92,6 +104,7 @@ class ReservationLedger:
             return
         self._notify(entry, now, waiting=-1, running=1, prefill_tokens=-entry.prefill_tokens)
         entry.first_token, entry.first_token_at = True, now
+        self._pulled(entry)
         entry.keys = ()  # computed by now, and published: nobody is told any more
         entry.lease_until = now + self._lease_seconds
         self._open[request_id] = self._open.pop(request_id)
@@ -99,6 +112,7 @@ class ReservationLedger:
     def end(self, request_id: str, now: float) -> OpenReservation | None:
         entry = self._open.pop(request_id, None)
         if entry is not None:
+            self._pulled(entry)
             if entry.first_token:
                 self._notify(entry, now, running=-1)
             else:
@@ -125,6 +139,13 @@ class ReservationLedger:
             if entry.sent_at > moment and not entry.first_token:
                 found.append(entry)
         return found
+
+    def _pulled(self, entry: OpenReservation) -> None:
+        if entry.pull_from:
+            self._num_pulls[entry.pull_from] -= 1
+            if not self._num_pulls[entry.pull_from]:
+                del self._num_pulls[entry.pull_from]
+            entry.pull_from = ""
 
     def _notify(
         self, entry: OpenReservation, now: float, waiting: int = 0, running: int = 0, prefill_tokens: int = 0

@@ -23,7 +23,9 @@ class ReplicaView(NamedTuple):
       so that paced traffic, which finds nothing in flight at any decision, is spread too (C7).
     prefill_tokens_per_second, decode_step_seconds: the replica's measurements, 0 where it has none.
     answer_seconds: how long answers took there of late from their first token to their end; 0 before the first ended.
+    host_tokens, disk_tokens: of the hit, what lies in its colder tiers; restore_seconds: until that is in its pool.
     pull_tokens: tokens behind its hit that `pull_from` holds and could give it, and how long that would take.
+    pull_, host_, disk_bytes_per_second: its measurements, 0 where it has none. num_pulls: how many take pages from it.
     num_blocks, num_active_blocks: KV blocks it has, and those that running requests hold; 0 where nobody told.
     """
 
@@ -39,6 +41,12 @@ class ReplicaView(NamedTuple):
     num_active_blocks: int = 0
     answer_seconds: float = 0.0
     pull_bytes_per_second: float = 0.0
+    host_bytes_per_second: float = 0.0
+    disk_bytes_per_second: float = 0.0
+    num_pulls: int = 0
+    host_tokens: int = 0
+    disk_tokens: int = 0
+    restore_seconds: float = 0.0
     pull_from: str = ""
     pull_tokens: int = 0
     pull_seconds: float = 0.0
@@ -145,6 +153,9 @@ class LoadTracker:
             recent_prefill_tokens=max(0.0, self.recent(now) - self._own[2]),
             prefill_tokens_per_second=base.prefill_tokens_per_second,
             pull_bytes_per_second=base.pull_bytes_per_second,
+            host_bytes_per_second=base.host_bytes_per_second,
+            disk_bytes_per_second=base.disk_bytes_per_second,
+            num_pulls=base.num_pulls,
             decode_step_seconds=base.decode_step_seconds,
             num_blocks=base.num_blocks,
             num_active_blocks=num_active_blocks,

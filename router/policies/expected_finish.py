@@ -11,8 +11,8 @@ from router.policies.base import Policy, PolicyChoice, RequestShape, lowest, pre
 
 DEFAULT_PREFILL_RATE = 1000.0
 DEFAULT_DECODE_STEP_SECONDS = 0.03
-PARTS = ("queue", "prefill", "delay", "decode", "memory", "recent", "pull")
-"""Of a score, in seconds; `queue`, `prefill`, `memory` and `pull` together are the first token."""
+PARTS = ("queue", "prefill", "delay", "decode", "memory", "recent", "restore", "pull")
+"""Of a score, in seconds; `queue`, `prefill`, `memory`, `restore` and `pull` together are the first token."""
 
 
 class Speeds(NamedTuple):
@@ -39,7 +39,7 @@ class Speeds(NamedTuple):
 class ExpectedFinishPolicy(Policy):
     """Lowest score in seconds:
 
-        first token = (queued prefill + uncached tokens of this prompt) / prefill rate + wait for memory + pull
+        first token = (queued prefill + uncached tokens of this prompt) / prefill rate + memory + restore + pull
         delay       = uncached tokens / usual prefill rate * (work + stall * who runs + behind * who waits)
         decode      = weight * 2 * tokens * decoding * decode slope: slower steps for this request and for each other
         recent      = tokens of late that are no longer queued / prefill rate, at most so many times this prompt,
@@ -57,6 +57,8 @@ class ExpectedFinishPolicy(Policy):
     than `decode_tokens`: a replica that decodes more than others gets less from the decisions that follow, and what
     long answers would cost beyond that must not tear talks from their pages. A prompt of which no replica holds
     anything has none: there it looks `decode_tokens_cold` ahead.
+
+    restore: a hit that lies in the replica's memory or on its disk is copied into its pool first.
 
     pull: where another replica holds more of the prompt, its pages may be taken from there (`ReplicaView.pull_tokens`).
     They are then not computed, and nobody waits for them, but this request waits for the transfer. Of both ways each
@@ -102,8 +104,8 @@ class ExpectedFinishPolicy(Policy):
         speeds = self._speeds(request, replicas)
         parts = {replica.replica_id: self._parts(request, replica, speeds) for replica in replicas}
         scores = {replica_id: sum(found) for replica_id, found in parts.items()}
-        queue, prefill, _, _, memory, _, pull = parts[min(scores, key=scores.__getitem__)]
-        margin = (queue + prefill + memory + pull) * self.weights["margin"] + 1e-4
+        queue, prefill, _, _, memory, _, restore, pull = parts[min(scores, key=scores.__getitem__)]
+        margin = (queue + prefill + memory + restore + pull) * self.weights["margin"] + 1e-4
         chosen = lowest(scores, replicas, margin, rng)
         reason = (
             f"{scores[chosen.replica_id]:.3f} s: {chosen.hit_tokens} of {request.num_tokens} tokens cached, "
@@ -148,6 +150,7 @@ class ExpectedFinishPolicy(Policy):
             weights["decode"] * 2.0 * speeds.decode_tokens * decoding * speeds.decode_slope,
             memory,
             recent,
+            replica.restore_seconds,
             pull_seconds,
         )
 

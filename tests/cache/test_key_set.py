@@ -3,25 +3,33 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.events import BlocksRemoved, BlocksStored, CacheCleared, KVEvent
-from cache.key_set import NUM_RANGES, KeySet, range_digests, range_of
+from cache.events import COLDER_TIERS, TIERS, BlocksRemoved, BlocksStored, CacheCleared, KVEvent
+from cache.key_set import ALL_RANGES, NUM_RANGES, KeySet, range_digests, range_of
 
 block_keys = st.integers(0, 255).map(lambda number: bytes([number]) * 16)
 key_tuples = st.lists(block_keys, max_size=8).map(tuple)
-events = st.one_of(st.builds(BlocksStored, key_tuples), st.builds(BlocksRemoved, key_tuples), st.builds(CacheCleared))
+events = st.one_of(
+    st.builds(BlocksStored, key_tuples, st.sampled_from(TIERS)),
+    st.builds(BlocksRemoved, key_tuples),
+    st.builds(CacheCleared),
+)
+
+
+def places(drawn: list[KVEvent]) -> dict[bytes, str]:
+    held: dict[bytes, str] = {}
+    for event in drawn:
+        match event:
+            case BlocksStored(keys, tier):
+                held |= dict.fromkeys(keys, tier)
+            case BlocksRemoved(keys):
+                held = {key: tier for key, tier in held.items() if key not in keys}
+            case CacheCleared():
+                held = {}
+    return held
 
 
 def replayed(drawn: list[KVEvent]) -> set[bytes]:
-    held: set[bytes] = set()
-    for event in drawn:
-        match event:
-            case BlocksStored(keys):
-                held |= set(keys)
-            case BlocksRemoved(keys):
-                held -= set(keys)
-            case CacheCleared():
-                held = set()
-    return held
+    return set(places(drawn))
 
 
 @given(st.lists(events, max_size=30))
@@ -32,6 +40,9 @@ def test_it_is_what_the_events_say(drawn: list[KVEvent]) -> None:
     held = replayed(drawn)
     assert (set(keys), len(keys), keys.digests) == (held, len(held), range_digests(held))
     assert all(key in keys for key in held)
+    found = keys.colder_keys(ALL_RANGES)
+    for tier in COLDER_TIERS:
+        assert sorted(found[tier]) == sorted(key for key, where in places(drawn).items() if where == tier)
     assert set().union(*(keys.keys_of(number) for number in range(NUM_RANGES))) == held
 
 
@@ -53,8 +64,8 @@ def test_ranges_that_are_not_marked_did_not_change(before: list[KVEvent], after:
     keys.changed.clear()
     for event in after:
         keys.apply(event)
-    first, second = replayed(before), replayed(before + after)
-    assert {range_of(key) for key in first ^ second} <= keys.changed
+    first, second = places(before), places(before + after)
+    assert {range_of(key) for key in first.keys() | second.keys() if first.get(key) != second.get(key)} <= keys.changed
 
 
 @given(st.sets(st.binary(min_size=16, max_size=16)))

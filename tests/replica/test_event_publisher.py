@@ -278,6 +278,6 @@ def test_without_redis_events_are_counted() -> None:
     publisher = EventPublisher(None, KEYS, REGISTRATION, wire.ReplicaLoad)
     publisher.start()
     publisher.publish([BlocksStored((key(1), key(2))), BlocksRemoved((key(1),)), CacheCleared()])
-    assert publisher.num_events == {"stored": 2, "removed": 1, "cleared": 1}
+    assert publisher.num_events == {"stored": 2, "moved": 0, "removed": 1, "cleared": 1}
     assert not publisher.connected
     publisher.stop()

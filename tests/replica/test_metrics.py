@@ -63,7 +63,8 @@ def test_tokens_that_come_back_from_the_hosts_memory_are_told_apart() -> None:
     assert value["warmlane_hit_tokens_total", ("host",)] == 32
     assert value["warmlane_hit_tokens_total", ("device",)] == 0
     assert value["warmlane_prefill_saved_tokens_total", ()] == 32
-    assert value["warmlane_load_seconds_total", ()] > 0
+    assert value["warmlane_load_seconds_total", ("host",)] > 0
+    assert value["warmlane_load_bytes_total", ("host",)] == 32 // 4 * engine.page_bytes  # type: ignore[attr-defined]
     assert value["warmlane_kv_tier_bytes", ("host",)] > 0
     engine.loader.close()  # type: ignore[attr-defined]
 

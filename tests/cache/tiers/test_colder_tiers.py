@@ -90,7 +90,7 @@ class Cache:
         if disk is not None:
             disk.tiers = self.tiers
         self.manager.attach(self.tiers)
-        self.world: set[BlockKey] = set()
+        self.world: dict[BlockKey, str] = {}
         self._number = 0
 
     def ask(self, tokens: str) -> tuple[int, int]:
@@ -128,23 +128,28 @@ class Cache:
         events = self.manager.take_events()
         for event in events:
             match event:
-                case BlocksStored(stored):
-                    self.world.update(stored)
+                case BlocksStored(stored, tier):
+                    self.world.update(dict.fromkeys(stored, tier))
                 case BlocksRemoved(removed):
-                    self.world.difference_update(removed)
+                    for key in removed:
+                        self.world.pop(key, None)
                 case CacheCleared():
                     self.world.clear()
         return events
 
 
-def test_a_page_that_the_pool_evicts_lies_in_the_host_and_the_world_hears_nothing() -> None:
+def test_a_page_that_the_pool_evicts_lies_in_the_host_and_the_world_hears_where_it_is() -> None:
     cache = Cache(num_pages=3, num_host_pages=8)
     cache.ask("ABCDEFGHI")
     cache.events()
     cache.ask("abcdefghi")
-    (event,) = cache.events()
-    assert event == BlocksStored(tuple(keys("abcdefgh")))
+    assert cache.events() == [
+        BlocksStored(tuple(keys("abcdefgh"))),
+        BlocksStored(tuple(reversed(keys("ABCDEFGH"))), "host"),
+    ]
     assert cache.ask("ABCDEFGHI") == (0, 2)
+    cache.events()
+    assert [cache.world[key] for key in keys("ABCDEFGHabcdefgh"[:8])] == ["device", "device"]
 
 
 def test_the_world_hears_of_the_end_of_a_block_when_nobody_holds_it_any_more() -> None:
@@ -154,7 +159,7 @@ def test_the_world_hears_of_the_end_of_a_block_when_nobody_holds_it_any_more() -
     cache.events()
     cache.ask("123456789")  # the host has room for two pages: those of the small letters
     assert BlocksRemoved(tuple(reversed(keys("ABCDEFGH")))) in cache.events()
-    assert cache.world == cache.manager.cached_keys()
+    assert set(cache.world) == cache.manager.cached_keys()
     assert cache.ask("ABCDEFGHI") == (0, 0)
 
 
@@ -183,7 +188,7 @@ def test_what_lies_on_the_disk_at_the_start_is_told_and_found() -> None:
     block_keys = keys("ABCDEFGH")
     disk.pages = {key: ((key,), key) for key in block_keys}
     cache = Cache(num_pages=3, num_host_pages=0, disk=disk)
-    assert cache.events() == [BlocksStored(tuple(sorted(block_keys)))]
+    assert cache.events() == [BlocksStored(tuple(sorted(block_keys)), "disk")]
     assert cache.ask("ABCDEFGHI") == (0, 2)
 
 
@@ -238,7 +243,11 @@ class TierMachine(RuleBasedStateMachine):
     def the_world_knows(self) -> None:
         if hasattr(self, "cache"):
             self.cache.events()
-            assert self.cache.world == self.cache.manager.cached_keys()
+            manager, tiers = self.cache.manager, self.cache.tiers
+            assert self.cache.world == {
+                key: "device" if manager.pool.index.find(key) is not None else tiers.tier_of(key)
+                for key in manager.cached_keys()
+            }
             host = self.cache.tiers.host
             assert host is None or host.num_bytes <= host.max_bytes
 

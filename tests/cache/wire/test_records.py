@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.events import BlocksRemoved, BlocksStored, CacheCleared
+from cache.events import TIERS, BlocksRemoved, BlocksStored, CacheCleared
 from cache.key_set import NUM_RANGES
 from cache.wire import records as wire
 from cache.wire.fields import MAX_MEASURE, WIRE_VERSION, WireError
@@ -19,13 +19,27 @@ names = st.text(st.characters(codec="utf-8"), max_size=100)
 measures = st.floats(0.0, MAX_MEASURE)
 uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 revisions = st.integers(0, wire.MAX_REVISION)
-events = st.one_of(st.builds(BlocksStored, key_tuples), st.builds(BlocksRemoved, key_tuples), st.builds(CacheCleared))
-loads = st.builds(wire.ReplicaLoad, uint32, uint32, uint64, uint64, uint64, measures, measures, measures)
+events = st.one_of(
+    st.builds(BlocksStored, key_tuples, st.sampled_from(TIERS)),
+    st.builds(BlocksRemoved, key_tuples),
+    st.builds(CacheCleared),
+)
+loads = st.builds(wire.ReplicaLoad, uint32, uint32, uint64, uint64, uint64, *[measures] * 5, uint32)
 reservations = st.builds(wire.Reservation, names, measures, uint64, key_tuples)
 
 
 def in_range(number: int, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
     return tuple(bytes([number << 2 | key[0] & 3]) + key[1:] for key in keys)
+
+
+def key_range(
+    drawn: tuple[int, tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]],
+) -> tuple[int, tuple[bytes, ...], dict[str, tuple[bytes, ...]]]:
+    number, *by_tier = drawn
+    device, host, disk = (tuple(dict.fromkeys(in_range(number, keys))) for keys in by_tier)
+    host = tuple(key for key in host if key not in device)
+    disk = tuple(key for key in disk if key not in (*device, *host))
+    return number, device + host + disk, {"host": host, "disk": disk}
 
 
 RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
@@ -46,7 +60,7 @@ RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     ),
     "snapshot seq": (uint64, encode_seq, decode_seq),
     "key range": (
-        st.tuples(st.integers(0, NUM_RANGES - 1), key_tuples).map(lambda drawn: (drawn[0], in_range(*drawn))),
+        st.tuples(st.integers(0, NUM_RANGES - 1), key_tuples, key_tuples, key_tuples).map(key_range),
         lambda record: encode_key_range(*record),
         decode_key_range,
     ),

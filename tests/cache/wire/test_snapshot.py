@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cache.events import BlocksStored
+from cache.events import BlocksRemoved, BlocksStored
 from cache.key_set import ALL_RANGES, KeySet, range_of
 from cache.wire.fields import WireError
 from cache.wire.snapshot import SEQ_FIELD, Snapshot, encode_key_range, encode_seq, field_names
@@ -31,6 +31,27 @@ def test_the_whole_set_and_any_part_of_it_come_back() -> None:
     wanted = {key for key in KEYS if range_of(key) in (3, 63)}
     assert (part.seq, set(part.keys()), set(part.key_set())) == (7, wanted, wanted)
     assert list(part.key_set().ranges) == [3, 63]
+
+
+def test_tiers_come_back_and_only_ranges_that_changed_need_be_written() -> None:
+    keys = key_set()
+    fields = Snapshot.of(7, keys).to_fields()
+    keys.changed.clear()
+    keys.apply(BlocksStored(KEYS[:5], "host"))
+    keys.apply(BlocksStored(KEYS[4:7], "disk"))
+    keys.apply(BlocksStored(KEYS[:1]))
+    keys.apply(BlocksRemoved(KEYS[6:7]))
+    fields |= Snapshot.of(8, keys, sorted(keys.changed)).to_fields()
+    whole = read(fields, list(ALL_RANGES))
+    assert set(whole.keys()) == set(KEYS) - {KEYS[6]}
+    assert {tier: set(found) for tier, found in whole.colder.items()} == {
+        "host": set(KEYS[1:4]),
+        "disk": {KEYS[4], KEYS[5]},
+    }
+    again = whole.key_set().colder_keys(ALL_RANGES)
+    assert {tier: set(found) for tier, found in again.items()} == {
+        tier: set(found) for tier, found in whole.colder.items()
+    }
 
 
 def test_a_part_written_later_takes_the_place_of_the_same_fields_only() -> None:

@@ -65,6 +65,20 @@ def test_a_text_is_a_message_to_the_model_that_is_served(
     ]  # fmt: skip
 
 
+def test_the_plan_says_what_lies_in_colder_tiers_and_what_could_be_taken(
+    server: StubCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (dict(score) for score in EXPLANATION["scores"])
+    first |= {"pull_tokens": 1600, "pull_from": "r-b", "pull_seconds": 0.0612}
+    second |= {"host_blocks": 20, "disk_blocks": 1, "restore_seconds": 0.03}
+    explanation = EXPLANATION | {"scores": [first, second]}
+    server.answer = (200, json.dumps({"object": "list", "data": [explanation]}).encode())
+    assert main(["explain", '{"model": "served", "prompt": "x"}', "--url", server.url]) == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert ["r-a", "0", "0", "0", "-", "1,600", "r-b", "0.0612", "400"] in rows
+    assert ["→ r-b", "1,264", "320", "16", "0.03", "0", "-", "-", "400"] in rows
+
+
 def test_a_body_goes_as_it_is_and_a_file_is_read(
     explaining: StubCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from cache.wire import records as wire
 from cache.wire.redis_keys import TOMBSTONE
 from router.decision import Outcome
 from router.ladder import Rung
-from router.prefix_router import RouteRequest
+from router.prefix_router import PrefixRouter, RouteRequest
 from tests.router.routers import HASHER, KEYS, request, tokens
 from tests.router.world import World, described, expect_mirrored, mirrored, value
 from tests.waiting import wait_until
@@ -46,6 +46,25 @@ def test_stored_removed_cleared_are_followed(up: World) -> None:
     expect_mirrored(router, replica)
     replica.compute(PROMPT[:40])
     expect_mirrored(router, replica)
+
+
+def test_where_the_blocks_lie_is_followed_and_told_to_who_comes_later(up: World) -> None:
+    replica, router = up.replica(), up.router()
+    replica.compute(PROMPT)
+    keys = tuple(HASHER.keys(PROMPT))
+    replica.publisher.publish([BlocksStored(keys[:3], "host"), BlocksStored(keys[3:8], "disk")])
+    replica.publisher.publish([BlocksStored(keys[:1])])
+
+    def score(router: PrefixRouter) -> tuple[int, int, int]:
+        (found,) = router.explain(request(PROMPT)).scores
+        return found.hit_blocks, found.host_blocks, found.disk_blocks
+
+    wait_until(lambda: score(router) == (12, 2, 5), "the tiers are known")
+    assert router.explain(request(PROMPT)).scores[0].restore_seconds > 0
+    late = up.router("ingress-late")
+    wait_until(lambda: score(late) == (12, 2, 5), "the snapshot tells them too")
+    replica.publisher.publish([BlocksStored(keys)])
+    wait_until(lambda: score(router) == score(late) == (12, 0, 0), "all is back on the device")
 
 
 def test_after_a_reset_no_router_expects_what_was_on_its_way_before_it(up: World) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from cache.events import COLDER_TIERS, TIERS, Tier
 from cache.key_set import ALL_RANGES, range_digests
 from cache.wire.records import ReplicaRegistration
 from router.followed_replicas import KEYS_PER_HOLD
@@ -212,34 +213,43 @@ class MirrorMachine(RuleBasedStateMachine):
         self.mirror = IndexMirror()
         self.slots = {replica: live_slot(self.mirror) for replica in range(4)}
         self.held: dict[int, set[bytes]] = {replica: set() for replica in range(4)}
+        self.tiers: dict[int, dict[bytes, str]] = {replica: {} for replica in range(4)}
 
     @rule(replica=st.integers(0, 3), blocks=numbers)
     def store(self, replica: int, blocks: list[int]) -> None:
         self.mirror.store(self.slots[replica], keys(*blocks))
         self.held[replica] |= set(keys(*blocks))
 
+    @rule(replica=st.integers(0, 3), blocks=numbers, tier=st.sampled_from(TIERS))
+    def place(self, replica: int, blocks: list[int], tier: Tier) -> None:
+        """Keys that are not held there are in no tier of it."""
+        self.mirror.place(self.slots[replica], keys(*blocks), tier)
+        self.tiers[replica] |= {key: tier for key in keys(*blocks) if key in self.held[replica]}
+
     @rule(replica=st.integers(0, 3), blocks=numbers)
     def remove(self, replica: int, blocks: list[int]) -> None:
         self.mirror.remove(self.slots[replica], keys(*blocks))
         self.held[replica] -= set(keys(*blocks))
+        self.tiers[replica] = {key: tier for key, tier in self.tiers[replica].items() if key in self.held[replica]}
 
     @rule(replica=st.integers(0, 3), blocks=numbers)
     def withdraw(self, replica: int, blocks: list[int]) -> None:
         self.mirror.withdraw(self.slots[replica], keys(*blocks))
         self.held[replica] -= set(keys(*blocks))
+        self.tiers[replica] = {key: tier for key, tier in self.tiers[replica].items() if key in self.held[replica]}
 
     @rule(replica=st.integers(0, 3))
     def restart(self, replica: int) -> None:
         self.mirror.drop(self.slots[replica])
         self.slots[replica] = live_slot(self.mirror)
-        self.held[replica] = set()
+        self.held[replica], self.tiers[replica] = set(), {}
 
     @rule(replica=st.integers(0, 3), blocks=numbers)
     def resync(self, replica: int, blocks: list[int]) -> None:
         new = self.mirror.add_slot()
         self.mirror.store(new, keys(*blocks))
         succeed(self.mirror, self.slots[replica], new)
-        self.slots[replica], self.held[replica] = new, set(keys(*blocks))
+        self.slots[replica], self.held[replica], self.tiers[replica] = new, set(keys(*blocks)), {}
 
     @rule(max_keys=st.integers(1, 10))
     def sweep(self, max_keys: int) -> None:
@@ -254,6 +264,13 @@ class MirrorMachine(RuleBasedStateMachine):
             if depth:
                 expected[slot] = depth
         assert self.mirror.longest_prefix(prompt, 0.0) == expected
+        colder: dict[int, dict[str, int]] = {}
+        for replica, slot in self.slots.items():
+            where = [self.tiers[replica].get(key, "device") for key in prompt[: expected.get(slot, 0)]]
+            counts = {tier: where.count(tier) for tier in COLDER_TIERS if tier in where}
+            if counts:
+                colder[slot] = counts
+        assert self.mirror.colder_blocks(prompt, expected) == colder
 
     @invariant()
     def stats_agree(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.load.pulls import BEGIN_SECONDS, LEAST_TOKENS, with_pulls
+from router.load.pulls import BEGIN_SECONDS, LEAST_TOKENS, with_pulls, with_restoring
 from router.load.views import ReplicaView
 
 BLOCK_BYTES = 1000
@@ -39,3 +39,30 @@ def test_it_takes_as_long_as_the_taker_has_measured(rate: float, seconds: float)
     views = (ReplicaView("a", 960), ReplicaView("b", 0, pull_bytes_per_second=rate))
     taker = with_pulls(views, {"a": 960}, {"a": BLOCK_BYTES, "b": BLOCK_BYTES}, 16)[1]
     assert taker.pull_seconds == pytest.approx(BEGIN_SECONDS + seconds)
+
+
+def test_who_gives_to_others_already_is_asked_last_and_gives_to_each_more_slowly() -> None:
+    views = (ReplicaView("a", 960, num_pulls=2), ReplicaView("b", 0, pull_bytes_per_second=2e6))
+    taker = with_pulls(views, {"a": 960}, {"a": BLOCK_BYTES, "b": BLOCK_BYTES}, 16)[1]
+    assert taker.pull_seconds == pytest.approx(BEGIN_SECONDS + 3 * 0.03)
+    assert pulls(ReplicaView("a", 960, num_pulls=1), ReplicaView("b", 960), held={"a": 960, "b": 960}) == {}
+    views = (ReplicaView("a", 960, num_pulls=1), ReplicaView("b", 960), ReplicaView("c", 0))
+    assert pulls(*views, held={"a": 960, "b": 960}) == {"c": ("b", 960)}
+
+
+def test_what_the_giver_has_to_restore_first_is_waited_for() -> None:
+    views = (
+        with_restoring(ReplicaView("a", 960), {"disk": 60}, 16, BLOCK_BYTES),
+        with_restoring(ReplicaView("b", 960), {"host": 60}, 16, BLOCK_BYTES),
+        ReplicaView("c", 0),
+    )
+    assert pulls(*views, held={"a": 960, "b": 960}) == {"c": ("b", 960)}
+    found = with_pulls(views[::2], {"a": 960}, {"a": BLOCK_BYTES, "c": BLOCK_BYTES}, 16)
+    assert found[1].pull_seconds == pytest.approx(BEGIN_SECONDS + 60e3 / 1e9 + views[0].restore_seconds)
+
+
+def test_each_tier_is_restored_as_fast_as_it_was_measured() -> None:
+    view = ReplicaView("a", 960, host_bytes_per_second=1e6, disk_bytes_per_second=5e5)
+    found = with_restoring(view, {"host": 20, "disk": 10}, 16, BLOCK_BYTES)
+    assert (found.hit_tokens, found.host_tokens, found.disk_tokens) == (960, 320, 160)
+    assert found.restore_seconds == pytest.approx(BEGIN_SECONDS + 0.02 + 0.02)

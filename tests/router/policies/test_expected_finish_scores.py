@@ -133,3 +133,14 @@ def test_among_idle_replicas_the_warm_one_is_taken_and_nothing_is_copied() -> No
     cold = ReplicaView("cold", prefill_tokens_per_second=500.0, pull_from="warm", pull_tokens=960, pull_seconds=0.02)
     choice = POLICY.choose(SHAPE, [cold, warm], 0.0, random.Random(1))
     assert (choice.replica_id, choice.pulls) == ("warm", False)
+
+
+def test_what_lies_in_a_colder_tier_is_a_hit_that_costs_its_restoring() -> None:
+    warm = ReplicaView("warm", 960, prefill_tokens_per_second=500.0)
+    on_disk = warm._replace(replica_id="on disk", disk_tokens=960, restore_seconds=0.2)
+    cold = ReplicaView("cold", prefill_tokens_per_second=500.0)
+    assert POLICY.choose(SHAPE, [cold, on_disk], 0.0, random.Random(1)).replica_id == "on disk"
+    assert POLICY.choose(SHAPE, [on_disk, warm], 0.0, random.Random(1)).replica_id == "warm"
+    parts = POLICY.score_parts(SHAPE, [on_disk, warm, cold])
+    assert (parts["on disk"]["restore"], parts["warm"]["restore"]) == (0.2, 0.0)
+    assert sum(parts["on disk"].values()) == pytest.approx(sum(parts["warm"].values()) + 0.2)
