@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import cache_restore
+from tests.benchmarks import cache_decide, cache_restore
 from tests.benchmarks.report import Report
 
 OUT = Path(__file__).parent / "out"
@@ -32,10 +32,15 @@ def _pull(arguments: argparse.Namespace, report: Report) -> None:
     cache_restore.run_pull(arguments.model, arguments.threads, arguments.rounds, OUT).report(report)
 
 
+def _decide(arguments: argparse.Namespace, report: Report) -> None:
+    cache_decide.run_decide(arguments.rounds, report)
+
+
 PARTS: dict[str, Part] = {
     cache_restore.HOST: _host,
     cache_restore.DISK: _disk,
     cache_restore.PULL: _pull,
+    cache_decide.WORK: _decide,
 }
 
 
