@@ -8,7 +8,7 @@ PYTHON = $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: bench-engine bench-http bench-isolation bench-router bench-tokenization help setup serve demo test test-long lint
+.PHONY: bench-cache bench-engine bench-http bench-isolation bench-router bench-tokenization help setup serve demo test test-long lint
 
 help:
 	@echo "make serve   set up what is missing and start a cluster on this machine (Ctrl-C stops it)"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-long  tests with clusters of their own: updated under load, an ingress killed"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench-engine  the engine against other engines and its own bounds; sets up the others the first time"
+	@echo "make bench-cache   what pages from memory, disk and other replicas are worth, and what deciding on them costs"
 	@echo "make bench-router  what routing costs, all policies in simulation, other routers on the same replicas"
 	@echo "make bench-tokenization  what the next turn of a long chat costs to tokenise"
 	@echo "make bench-http    what it costs to bring an answer to a client, by every transport"
@@ -71,6 +72,9 @@ bench-router: $(STAMP)
 
 bench-engine: $(STAMP)
 	@exec $(BIN)/python -m tests.benchmarks.bench_engine $(ARGS)
+
+bench-cache: $(STAMP)
+	@exec $(BIN)/python -m tests.benchmarks.bench_cache $(ARGS)
 
 bench-tokenization: $(STAMP)
 	@exec $(BIN)/python -m tests.benchmarks.bench_tokenization $(ARGS)

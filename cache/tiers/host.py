@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.block_hasher import BlockKey
+from cache.tiers.memory_ahead import MemoryAhead, populate_of
 
 Blob = NDArray[np.uint8]
 """[page_bytes]: all that one page holds."""
@@ -29,9 +30,9 @@ class HostPage:
 class HostTier:
     """Whole pages by the key of their last block, least recently used first out; a page that is being copied out stays.
 
-    One thread puts pages in and clears, any thread reads. The memory is taken at once as addresses, and by the system
-    only as pages come. Pages of one prompt are put in from its end (`BlockPool.let_go`), so children leave before
-    their parents.
+    One thread puts pages in and clears, any thread reads. The memory is taken at once as addresses, and from the system
+    a little before pages come (`MemoryAhead`). Pages of one prompt are put in from its end (`BlockPool.let_go`), so
+    children leave before their parents.
     """
 
     name = "host"
@@ -43,6 +44,7 @@ class HostTier:
         num_slots = max_bytes // page_bytes
         memory = mmap.mmap(-1, num_slots * page_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._slots = np.frombuffer(memory, np.uint8).reshape(num_slots, page_bytes)
+        self._ahead = MemoryAhead(num_slots * page_bytes, populate_of(memory))
         self._free = list(range(num_slots - 1, -1, -1))
         self._pages: OrderedDict[BlockKey, HostPage] = OrderedDict()
         self._lock = threading.Lock()
@@ -82,6 +84,7 @@ class HostTier:
         if not self._free:
             return False
         slot = self._free.pop()
+        self._ahead.used((slot + 1) * len(blob))
         np.copyto(self._slots[slot], blob)
         with self._lock:
             self._pages[key] = HostPage(tuple(block_keys), slot)

@@ -125,16 +125,8 @@ class ExpectedFinishPolicy(Policy):
 
     def _parts(self, request: RequestShape, replica: ReplicaView, speeds: Speeds) -> tuple[float, ...]:
         """In the order of PARTS; their sum is the score."""
-        computing = self._ways(request, replica, speeds, 0, 0.0)
-        if not replica.pull_tokens:
-            return computing
-        return min(computing, self._ways(request, replica, speeds, replica.pull_tokens, replica.pull_seconds), key=sum)
-
-    def _ways(
-        self, request: RequestShape, replica: ReplicaView, speeds: Speeds, pull_tokens: int, pull_seconds: float
-    ) -> tuple[float, ...]:
         weights, rate, running = self.weights, speeds.prefill_rates[replica.replica_id], replica.num_running
-        new_tokens = max(0, request.num_tokens - replica.hit_tokens - pull_tokens)
+        new_tokens = request.num_tokens - replica.hit_tokens
         delayed = weights["work"] + _busy(replica, speeds) * speeds.num_delayed
         decoding = running + min(running, replica.num_waiting)
         memory = recent = 0.0
@@ -143,16 +135,18 @@ class ExpectedFinishPolicy(Policy):
         if speeds.idle_share:
             of_late = min(replica.recent_prefill_tokens, weights["recent_cap"] * request.num_tokens) / rate
             recent = weights["recent"] * of_late * speeds.idle_share
-        return (
-            replica.queued_prefill_tokens / rate,
-            new_tokens / rate,
-            new_tokens / speeds.usual_rate * delayed,
-            weights["decode"] * 2.0 * speeds.decode_tokens * decoding * speeds.decode_slope,
-            memory,
-            recent,
-            replica.restore_seconds,
-            pull_seconds,
-        )
+        queue = replica.queued_prefill_tokens / rate
+        decode = weights["decode"] * 2.0 * speeds.decode_tokens * decoding * speeds.decode_slope
+
+        def way(num_tokens: int, pull_seconds: float) -> tuple[float, ...]:
+            """With so many tokens to compute."""
+            delay = num_tokens / speeds.usual_rate * delayed
+            return queue, num_tokens / rate, delay, decode, memory, recent, replica.restore_seconds, pull_seconds
+
+        computing = way(max(0, new_tokens), 0.0)
+        if not replica.pull_tokens:
+            return computing
+        return min(computing, way(max(0, new_tokens - replica.pull_tokens), replica.pull_seconds), key=sum)
 
     def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:
         """A replica that measured nothing gets the median, others move towards it, and none counts as more than four

@@ -54,8 +54,10 @@ class Report:
     def keep_rows_of(self, path: Path) -> None:
         """Goes on from an earlier run: its rows stay, but for what this run measures anew."""
         if path.exists():
-            for row in json.loads(path.read_text())["rows"]:
+            found = json.loads(path.read_text())
+            for row in found["rows"]:
                 self._rows[row["work"]] = row
+            self.bars = found.get("bars", [])
 
     def add(self, pairs: Pairs) -> None:
         ratios = pairs.ratios
@@ -78,6 +80,11 @@ class Report:
 
     def add_row(self, name: str, unit: str, ours: float, **more: Any) -> None:
         self._rows[name] = {"work": name, "unit": unit, "ours": ours, "ratio": {}, **more}
+
+    def add_bar(self, bar: str, at_least: float, median: float) -> None:
+        """Of a median ratio; takes the place of the same bar of an earlier run."""
+        self.bars = [each for each in self.bars if each["bar"] != bar]
+        self.bars.append({"bar": bar, "holds": median >= at_least, "measured": f"{median:.2f} (at least {at_least:g})"})
 
     def left_out(self, peer: str, cause: str) -> None:
         self._machine.setdefault("left_out", {})[peer] = cause

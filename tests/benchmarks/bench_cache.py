@@ -1,0 +1,75 @@
+"""`make bench-cache`: what pages are worth that come from the host's memory, the disk or another replica.
+
+Every row runs its sides in turn, on the same prompts; a ratio above 1 says that ours is better. Bars that do not hold
+are printed as such. Writes tests/benchmarks/out/cache.json after every row; a run of some rows keeps the others.
+"""
+
+import argparse
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.benchmarks import cache_decide, cache_restore
+from tests.benchmarks.report import Report
+
+OUT = Path(__file__).parent / "out"
+console = Console(width=140)
+Part = Callable[[argparse.Namespace, Report], None]
+
+
+def _host(arguments: argparse.Namespace, report: Report) -> None:
+    cache_restore.run_host(arguments.model, arguments.threads, arguments.rounds).report(report)
+
+
+def _disk(arguments: argparse.Namespace, report: Report) -> None:
+    cache_restore.run_disk(arguments.model, arguments.threads, arguments.rounds).report(report)
+
+
+def _pull(arguments: argparse.Namespace, report: Report) -> None:
+    cache_restore.run_pull(arguments.model, arguments.threads, arguments.rounds, OUT).report(report)
+
+
+def _decide(arguments: argparse.Namespace, report: Report) -> None:
+    cache_decide.run_decide(arguments.rounds, report)
+
+
+PARTS: dict[str, Part] = {
+    cache_restore.HOST: _host,
+    cache_restore.DISK: _disk,
+    cache_restore.PULL: _pull,
+    cache_decide.WORK: _decide,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _arguments(argv)
+    OUT.mkdir(exist_ok=True)
+    report = Report({"cpu": platform.processor() or platform.machine(), "threads": arguments.threads})
+    report.keep_rows_of(OUT / "cache.json")
+    for name in arguments.part:
+        started = time.monotonic()
+        PARTS[name](arguments, report)
+        report.write(OUT / "cache.json")
+        console.print(f"{name}: {time.monotonic() - started:.0f} s", highlight=False)
+    report.show(console)
+    for bar in report.bars:
+        console.print(f"{'holds ' if bar['holds'] else 'MISSED'} {bar['bar']}: {bar['measured']}", highlight=False)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    default = Path.home() / ".cache" / "warmlane" / "models" / "SmolLM2-135M-Instruct"
+    parser = argparse.ArgumentParser(
+        prog="bench-cache", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, default=default, help="folder of a transformers model")
+    parser.add_argument("--threads", type=int, default=2, help="of an engine that is alone (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of each row (default: %(default)s)")
+    parser.add_argument("--part", "--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="rows to measure")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()
