@@ -64,6 +64,16 @@ class BlockContents:
         followers = self._followers.get(parent, ())
         return (followers,) if isinstance(followers, bytes) else followers
 
+    def root_of(self, key: BlockKey, known: dict[BlockKey, BlockKey]) -> BlockKey:
+        """The first key of this chain of blocks, as far as it is known. known: what was found, for the next calls."""
+        walked = []
+        while key not in known and key in self._blocks:
+            walked.append(key)
+            key = self._blocks[key][0]
+        root = known.get(key, walked[-1] if walked else key)
+        known.update(dict.fromkeys(walked, root))
+        return root
+
     def keys(self) -> set[BlockKey]:
         return set(self._blocks)
 

@@ -21,7 +21,8 @@ class EvictedPage:
 class BlockPool:
     """Pages 0 to num_pages - 1 with reference counts and an eviction order.
 
-    `_generations[page]`: how often it was handed out. `_refs[page]`: how many block tables hold it. `_free`: pages that
+    `_generations[page]`: how often it was handed out. `_refs[page]`: how many block tables hold it. `_uses[page]`: how
+    many prompts began with it since its content was computed. `_free`: pages that
     nobody holds, next to be handed out first; a page in it may still be hit while it has keys. Handing a page out drops
     its keys in the same call (A2, 4), so that no key ever points at foreign content. All operations are O(1) per page.
     """
@@ -33,6 +34,7 @@ class BlockPool:
         self.index = index
         self._refs = [0] * num_pages
         self._generations = [0] * num_pages
+        self._uses = [0] * num_pages
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_pages))
         self._num_cached_free = 0
 
@@ -55,6 +57,14 @@ class BlockPool:
         reads a page that can be hit, and finds the same one afterwards, has read what its keys say, in any thread."""
         return self._generations[page_id]
 
+    def hottest(self, max_pages: int, least_uses: int = 1) -> list[tuple[BlockKey, ...]]:
+        """Pages that so many prompts began with since they were filled, by the keys of their blocks: the most used
+        first, of equals a prompt's beginning before what follows. Any thread."""
+        uses = self._uses
+        found = [(uses[page_id], keys) for page_id, keys in self.index.pages().items() if uses[page_id] >= least_uses]
+        found.sort(key=lambda pair: -pair[0])
+        return [keys for _, keys in found[:max_pages]]
+
     def num_unheld(self, page_ids: Iterable[int]) -> int:
         """How many of the pages a `hold` would take out of the free list."""
         return sum(1 for page_id in page_ids if not self._refs[page_id])
@@ -66,6 +76,7 @@ class BlockPool:
                 del self._free[page_id]
                 self._num_cached_free -= bool(self.index.keys_of(page_id))
             self._refs[page_id] += 1
+            self._uses[page_id] += 1
 
     def take(self, num_pages: int) -> tuple[list[int], list[EvictedPage]]:
         """Hands out pages with one holder each, oldest free first. Returns them, and what could be hit in them.
@@ -82,6 +93,7 @@ class BlockPool:
                 self._num_cached_free -= 1
                 evicted.append(EvictedPage(page_id, keys, tuple(self.index.drop_page(page_id))))
             self._generations[page_id] += 1
+            self._uses[page_id] = 0
             self._refs[page_id] = 1
             taken.append(page_id)
         return taken, evicted

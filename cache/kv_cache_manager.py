@@ -161,6 +161,10 @@ class KVCacheManager:
         following = token_ids[reusable : reusable + self.block_size]
         return PrefixOverlap(reusable, reusable + self._contents.num_equal(parent, following))
 
+    def root_of(self, key: BlockKey, known: dict[BlockKey, BlockKey]) -> BlockKey:
+        """See `BlockContents.root_of`; the key itself where no token ids are kept."""
+        return key if self._contents is None else self._contents.root_of(key, known)
+
     def num_new_pages(self, match: PrefixMatch, num_tokens: int) -> int:
         """How many pages `admit` would take out of the free list, hits that nobody holds included."""
         return self.num_pages_for(num_tokens) - len(match.page_ids) + self.pool.num_unheld(match.page_ids)
@@ -233,7 +237,8 @@ class KVCacheManager:
     ) -> None:
         """Makes the request's full blocks findable up to `num_computed_tokens`, whose K/V must be written by now.
 
-        token_ids: of the request, and root: of its name space; read only with `keep_token_ids`.
+        token_ids: of the request, and root: of its name space; read only with `keep_token_ids`. Without them nothing is
+        known of the tokens, and keys need not be one prompt's: then pages are filled from elsewhere.
         """
         if not self.prefix_caching:
             return
@@ -242,7 +247,7 @@ class KVCacheManager:
         for position in range(table.num_registered_blocks, min(len(keys), num_computed_tokens // self.block_size)):
             if self.pool.index.add(keys[position], table.page_ids[position // self.blocks_per_page]):
                 stored.append(keys[position])
-                if self._contents is not None:
+                if self._contents is not None and token_ids:
                     start = position * self.block_size
                     parent = keys[position - 1] if position else root
                     self._contents.add(keys[position], parent, token_ids[start : start + self.block_size])
@@ -299,7 +304,7 @@ class KVCacheManager:
         self.pool.check_invariants(table.page_ids for table in self._tables.values())
         if self._contents is not None:
             self._contents.check_invariants()
-            if self._contents.keys() != self.pool.index.keys():
+            if not self._contents.keys() <= self.pool.index.keys():
                 raise RuntimeError("token ids are kept of other blocks than those that can be hit")
         for request_id, table in self._tables.items():
             if table.num_registered_blocks > len(table.page_ids) * self.blocks_per_page:

@@ -29,6 +29,10 @@ class PrefixIndex:
     def keys_of(self, page_id: int) -> Sequence[BlockKey]:
         return self._keys.get(page_id, ())
 
+    def pages(self) -> dict[int, tuple[BlockKey, ...]]:
+        """A copy: the keys of each page, in the order in which pages got their first one. Any thread."""
+        return self._keys.copy()
+
     def add(self, key: BlockKey, page_id: int) -> bool:
         """Makes the page's next block findable. Returns True where this is the key's first copy."""
         self._keys[page_id] = (*self._keys.get(page_id, ()), key)

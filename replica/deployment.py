@@ -22,11 +22,13 @@ from replica.engine.engine import Engine
 from replica.engine.warm_up import warm_up
 from replica.event_publisher import EventPublisher
 from replica.factory import build_engine
+from replica.loading.page_source import EnginePages
 from replica.messages import ChannelAddress, GenerateRequest, TokenChunk
 from replica.metrics import EngineMetrics
 from replica.node_share import replicas_on_node, with_node_share
+from replica.page_exchange import PageExchange
+from replica.peers import Peers
 from replica.transfer.page_puller import PagePuller
-from replica.transfer.page_server import PageServer
 from replica.transfer.transfer import Transfer
 
 
@@ -55,9 +57,12 @@ class ReplicaDeployment:
         self._engine = AsyncEngine(built)
         # The address by which Ray knows this node: loopback where the cluster is of this machine alone.
         host = ray.util.get_node_ip_address()
-        self._pages = None
-        if built.page_source is not None:
-            self._pages = PageServer(secret, self.replica_id, built.page_source, host)
+        self._exchange = None
+        if isinstance(built.page_source, EnginePages) and built.page_transfer is not None:
+            peers = Peers(redis_url, RedisKeys(fingerprint), hasher.canary, self.replica_id)
+            self._exchange = PageExchange(
+                self._engine, built.page_source, built.page_transfer, peers, secret, self.replica_id, host
+            )
         self._channels = ChannelServer(self._engine.generate, secret, self.replica_id, host)
         registration = ReplicaRegistration(
             replica_id=self.replica_id,
@@ -66,11 +71,13 @@ class ReplicaDeployment:
             block_size=engine.block_size,
             num_blocks=built.manager.num_blocks,
             started_at=time.time(),
-            pages_at=self._pages.address.to_text() if self._pages is not None else "",
+            pages_at=self._exchange.address.to_text() if self._exchange is not None else "",
             block_bytes=built.page_bytes // built.manager.blocks_per_page,
         )
         self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._load)
         metrics.on_kv_events = self._publisher.publish
+        if self._exchange is not None:
+            self._exchange.join()
         self._publisher.start()
         settle_garbage_collection()
 
@@ -82,7 +89,7 @@ class ReplicaDeployment:
 
     def _load(self) -> ReplicaLoad:
         load = self._engine.load()
-        return load if self._pages is None else replace(load, num_pulls=self._pages.num_pulls)
+        return load if self._exchange is None else replace(load, num_pulls=self._exchange.num_pulls)
 
     async def generate(self, request: GenerateRequest, route_to: str | None = None) -> AsyncIterator[list[TokenChunk]]:
         """Streams a request; a cancelled call aborts it. Raises RequestRefused, EngineOverloaded or EngineDead.
@@ -138,12 +145,14 @@ class ReplicaDeployment:
         self._engine.check_health()
 
     def __del__(self) -> None:
-        publisher = getattr(self, "_publisher", None)
+        exchange, publisher = getattr(self, "_exchange", None), getattr(self, "_publisher", None)
         if publisher is not None:
+            if exchange is not None:
+                exchange.leave()
             publisher.stop()
-        for part in ("_engine", "_pages"):
-            if (found := getattr(self, part, None)) is not None:
-                found.close()
+        for part in (getattr(self, "_engine", None), exchange):
+            if part is not None:
+                part.close()
 
 
 def _num_sharing() -> int:

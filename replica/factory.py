@@ -93,6 +93,7 @@ def build_engine(
     )
     engine.forward_pass = forward_pass
     engine.page_source = source if gives else None
+    engine.page_transfer = puller
     engine.page_bytes = pages.page_bytes
     return engine
 

@@ -97,6 +97,7 @@ class EngineMetrics(EngineObserver, Collector):
             ("preemptions", "Requests thrown out for want of pages", scheduler.num_preemptions),
             ("engine_steps", "Engine steps", counters.num_steps),
             ("engine_failed_steps", "Engine steps that raised", counters.num_failed_steps),
+            ("imported_pages", "Pages taken from other replicas ahead of any request", counters.num_imported_pages),
             ("leaked_pages", "Pages held while nothing ran: a fault", counters.num_leaked_pages),
         ):
             yield self._family(CounterMetricFamily, name, text, {(): value})

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from cache.wire.records import ReplicaLoad
 from replica.engine.engine import Engine
@@ -17,6 +17,7 @@ from replica.errors import EngineDead
 from replica.messages import FinishReason, GenerateRequest, TokenChunk
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _MAX_FAILED_STEPS = 5
 """So many failed steps in a row mean that the engine cannot work at all."""
@@ -97,6 +98,11 @@ class AsyncEngine:
     async def call(self, function: Callable[[Engine], Any]) -> Any:
         """Runs a function on the engine between two steps and returns its result. Raises EngineDead."""
         return await asyncio.wrap_future(self._call(lambda: function(self._engine)))
+
+    def wait_for(self, function: Callable[[Engine], T]) -> T:
+        """The same from a thread, which waits for it. Raises EngineDead."""
+        found: T = self._call(lambda: function(self._engine)).result()
+        return found
 
     @property
     def engine(self) -> Engine:

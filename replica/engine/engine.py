@@ -23,7 +23,7 @@ from replica.model.runner import BlockTableOf
 from replica.model.step_logits import StepLogits
 from replica.plan import StepPlan
 from replica.request import Request, RequestState
-from replica.transfer.transfer import PageSource
+from replica.transfer.transfer import PageSource, Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,10 @@ class Engine:
         """What the runner is, where a real one runs."""
         self.page_source: PageSource | None = None
         """What peers may have of its pages, where they may."""
+        self.page_transfer: Transfer | None = None
+        """How it has pages of peers, where it may."""
+        self.num_importing_pages = 0
+        """Held by no request, but for what comes from other replicas before anybody asks for it."""
         self.page_bytes = 0
         """Of one page of the pool, where a real one lies behind it."""
         self._runner = runner
@@ -194,7 +198,7 @@ class Engine:
 
     def _check_idle(self) -> None:
         """Nobody runs, so nobody may hold a page (A19). Counted and logged, because the engine can go on."""
-        num_held = self.manager.pool.num_active
+        num_held = self.manager.pool.num_active - self.num_importing_pages
         if num_held > self.counters.num_leaked_pages:
             logger.error("%d pages are held although no request runs", num_held)
             self.counters.num_leaked_pages = num_held

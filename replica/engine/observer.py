@@ -15,6 +15,7 @@ class EngineCounters:
     num_hit_tokens: of the pool and of colder tiers; num_loaded_tokens: those of the tiers, by tier. load_seconds,
     num_loaded_bytes: what bringing them took, by tier. num_failed_loads: loads that ended before all their pages had
     come, by cause.
+    num_imported_pages: of other replicas, taken before anybody asked for them (`loading/page_importer.py`).
     num_computed_positions: positions that went through the model, whatever for. num_leaked_pages: the most pages that
     were ever held while nothing ran; not 0 is a fault of the engine (A19).
     """
@@ -30,6 +31,7 @@ class EngineCounters:
     load_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     num_loaded_bytes: Counter[str] = field(default_factory=Counter)
     num_failed_loads: Counter[str] = field(default_factory=Counter)
+    num_imported_pages: int = 0
     prefill_saved_seconds: float = 0.0
     num_finished: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(FinishReason, 0))
 

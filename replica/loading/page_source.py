@@ -1,6 +1,7 @@
 """The pages that this replica can give to its peers, read beside the engine's steps."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -8,6 +9,9 @@ from cache.block_hasher import BlockKey
 from cache.kv_cache_manager import KVCacheManager
 from cache.tiers.host import Blob
 from replica.loading.page_memory import PageMemory
+from replica.messages import PageAddress
+
+logger = logging.getLogger(__name__)
 
 
 class EnginePages:
@@ -18,8 +22,22 @@ class EnginePages:
     def __init__(self, manager: KVCacheManager, memory: PageMemory, identity: bytes):
         self.page_bytes = memory.page_bytes
         self.identity = identity
+        self.on_offer: Callable[[PageAddress, Sequence[Sequence[BlockKey]]], int] = lambda source, pages: 0
+        """What `offered` does."""
         self._manager = manager
-        self._memory = memory
+        self.memory = memory
+
+    def hottest(self, max_pages: int, least_uses: int = 1) -> list[tuple[BlockKey, ...]]:
+        """Of the pool."""
+        found = self._manager.pool.hottest(max_pages, least_uses)
+        return [keys for keys in found if len(keys) == self._manager.blocks_per_page]
+
+    def offered(self, source: PageAddress, pages: Sequence[Sequence[BlockKey]]) -> int:
+        try:
+            return self.on_offer(source, pages)
+        except Exception:
+            logger.exception("pages that %s offers could not be taken", source.replica_id)
+            return 0
 
     def read_page(self, key: BlockKey, target: memoryview) -> bool:
         """Copies the page whose last block this is; any thread."""
@@ -34,7 +52,7 @@ class EnginePages:
         generation = pool.generation(page_id)
         if pool.index.find(key) != page_id:  # else it might have been handed out between the two looks
             return False
-        np.copyto(target, self._memory.bytes_of(page_id))
+        np.copyto(target, self.memory.bytes_of(page_id))
         return pool.generation(page_id) == generation
 
     def _read_tiers(self, key: BlockKey, target: Blob) -> bool:

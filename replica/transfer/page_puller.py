@@ -1,19 +1,23 @@
 """Takes pages from other replicas over sockets."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from cache.block_hasher import BlockKey
 from replica.channel.frames import BadFrame
 from replica.channel.handshake import BadHandshake
 from replica.messages import PageAddress
 from replica.transfer.kept_connections import KeptConnections
-from replica.transfer.page_protocol import MAX_PAGES_PER_ASK
+from replica.transfer.page_protocol import MAX_HOT_BLOCKS, MAX_PAGES_PER_ASK
 from replica.transfer.pull_connection import PullConnection, PullStopped
 from replica.transfer.timed_socket import Cancelled
 from replica.transfer.transfer import OnPage, PullEnd, PullResult, never
 
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 _STAYS_USABLE = {PullEnd.MISSING, PullEnd.OTHER_IDENTITY}
 
 
@@ -73,6 +77,34 @@ class PagePuller:
         except OSError as error:
             end, detail = PullEnd.LOST, str(error)
         return PullResult(taken.num_pages, taken.num_pages * self._page_bytes, time.monotonic() - started, end, detail)
+
+    def hottest(self, address: PageAddress, max_pages: int, deadline: float) -> list[tuple[BlockKey, ...]]:
+        """See Transfer."""
+        max_pages = min(max_pages, MAX_HOT_BLOCKS)
+        return self._say(address, deadline, lambda connection: connection.ask_hottest(self._identity, max_pages), [])
+
+    def offer(
+        self, address: PageAddress, source: PageAddress, pages: Sequence[Sequence[BlockKey]], deadline: float
+    ) -> int:
+        """See Transfer. Of more than MAX_HOT_BLOCKS blocks the first ones are offered."""
+        left, offered = MAX_HOT_BLOCKS, []
+        for page in pages:
+            left -= len(page)
+            if left >= 0:
+                offered.append(page)
+        return self._say(address, deadline, lambda connection: connection.offer(self._identity, source, offered), 0)
+
+    def _say(self, address: PageAddress, deadline: float, say: Callable[[PullConnection], T], default: T) -> T:
+        """Over a connection of its own; what goes wrong is logged."""
+        try:
+            connection = PullConnection.open(address, self._secret, self._page_bytes, deadline, self._closed.is_set)
+            try:
+                return say(connection)
+            finally:
+                connection.close()
+        except (PullStopped, Cancelled, BadHandshake, BadFrame, OSError) as error:
+            logger.info("%s did not answer about its pages: %r", address.replica_id, error)
+            return default
 
     def close(self) -> None:
         self._closed.set()

@@ -8,7 +8,20 @@ from cache.block_hasher import BlockKey
 from replica.channel.frames import framed, packed
 from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, PAGE_TRANSFER, BadHandshake, ConnectingHandshake
 from replica.messages import PageAddress
-from replica.transfer.page_protocol import MAX_ANSWER_FRAME_BYTES, Ask, End, Page, answer_of, checksum, greeting_of
+from replica.transfer.page_protocol import (
+    MAX_ANSWER_FRAME_BYTES,
+    MAX_HOT_FRAME_BYTES,
+    Ask,
+    AskHottest,
+    End,
+    Offer,
+    Page,
+    answer_of,
+    checksum,
+    greeting_of,
+    hottest_of,
+    taken_of,
+)
 from replica.transfer.page_slots import PageReceiver, SlotReceiver, StreamReceiver, mapped_slots
 from replica.transfer.timed_socket import TimedSocket
 from replica.transfer.transfer import PullEnd
@@ -57,6 +70,16 @@ class PullConnection:
         """Waits for the first answer, so that a connection which died while it was idle shows it here."""
         self._sock.write(packed(Ask(identity, list(keys))))
         self._first = self._next_answer()
+
+    def ask_hottest(self, identity: bytes, max_pages: int) -> list[tuple[BlockKey, ...]]:
+        self._sock.write(packed(AskHottest(identity, max_pages)))
+        return [tuple(keys) for keys in hottest_of(self._sock.read_frame(MAX_HOT_FRAME_BYTES)).pages]
+
+    def offer(self, identity: bytes, source: PageAddress, pages: Sequence[Sequence[BlockKey]]) -> int:
+        """Waits until the peer has taken what it wants; how many pages that was."""
+        offered = Offer(identity, source.replica_id, source.to_text(), [list(page) for page in pages])
+        self._sock.write(packed(offered))
+        return taken_of(self._sock.read_frame(MAX_ANSWER_FRAME_BYTES)).num_pages
 
     def next_page(self, key: BlockKey) -> memoryview:
         """Whole and with the right checksum; valid until `give_back`."""

@@ -4,14 +4,28 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cache.block_hasher import BlockKey
 from replica.channel.frames import BadFrame, framed, packed
 from replica.channel.handshake import MAX_HANDSHAKE_FRAME_BYTES, PAGE_TRANSFER, BadHandshake, ListeningHandshake
+from replica.messages import PageAddress
 from replica.transfer.connections import Connections, PageServerBounds
-from replica.transfer.page_protocol import MAX_ASK_FRAME_BYTES, Ask, End, Page, Ready, ask_of, checksum
+from replica.transfer.page_protocol import (
+    MAX_HOT_BLOCKS,
+    MAX_HOT_FRAME_BYTES,
+    Ask,
+    AskHottest,
+    End,
+    Hottest,
+    Offer,
+    Page,
+    Ready,
+    Taken,
+    ask_of,
+    checksum,
+)
 from replica.transfer.page_slots import PageSender, SlotSender, StreamSender, new_slots
 from replica.transfer.rate_limit import RateLimit
 from replica.transfer.timed_socket import TimedSocket
@@ -60,7 +74,10 @@ class ServedConnection:
             if self._serving.connections.admit(self):
                 sender = self._greet()
                 while (ask := self._next_ask()) is not None:
-                    self._answer(ask, sender)
+                    if isinstance(ask, Ask):
+                        self._answer(ask, sender)
+                    else:
+                        self._answer_other(ask)
             else:
                 failure = PullEnd.BUSY
                 self._sock.write(packed(End(PullEnd.BUSY)))
@@ -97,12 +114,12 @@ class ServedConnection:
         self._sock.write(packed(Ready(page_bytes, 0)))
         return StreamSender(self._sock, page_bytes)
 
-    def _next_ask(self) -> Ask | None:
+    def _next_ask(self) -> Ask | AskHottest | Offer | None:
         """None where the other end is done, or asks for nothing for too long."""
         self.idle_since = time.monotonic()
         self._allow(self._serving.bounds.idle_seconds)
         try:
-            return ask_of(self._sock.read_frame(MAX_ASK_FRAME_BYTES))
+            return ask_of(self._sock.read_frame(MAX_HOT_FRAME_BYTES))
         except OSError:
             return None
         finally:
@@ -128,7 +145,20 @@ class ServedConnection:
             num_bytes = num_pages * self._serving.source.page_bytes
             self._serving.connections.count_pull(num_pages, num_bytes, failure)
 
-    def _refusal(self, ask: Ask) -> PullEnd | None:
+    def _answer_other(self, ask: AskHottest | Offer) -> None:
+        source, is_ours = self._serving.source, self._refusal(ask) is None
+        answer: Hottest | Taken
+        if isinstance(ask, AskHottest):
+            answer = Hottest(_at_most(source.hottest(ask.max_pages), MAX_HOT_BLOCKS) if is_ours else [])
+        else:
+            taken = 0
+            if is_ours and not self._serving.stopping.is_set():
+                taken = source.offered(_address(ask), ask.pages)
+            answer = Taken(taken)
+        self._allow(self._serving.bounds.stalled_seconds)
+        self._sock.write(packed(answer))
+
+    def _refusal(self, ask: Ask | AskHottest | Offer) -> PullEnd | None:
         return None if ask.identity == self._serving.source.identity else PullEnd.OTHER_IDENTITY
 
     def _send_page(self, key: BlockKey, sender: PageSender) -> bool:
@@ -152,3 +182,20 @@ class ServedConnection:
 
     def _allow(self, seconds: float) -> None:
         self._sock.deadline = time.monotonic() + seconds
+
+
+def _address(offer: Offer) -> PageAddress:
+    try:
+        return PageAddress.from_text(offer.replica_id, offer.pages_at)
+    except ValueError as error:
+        raise BadFrame(f"no address of pages: {error}") from error
+
+
+def _at_most(pages: Sequence[Sequence[BlockKey]], max_blocks: int) -> list[list[BlockKey]]:
+    found: list[list[BlockKey]] = []
+    for page in pages:
+        max_blocks -= len(page)
+        if max_blocks < 0:
+            break
+        found.append(list(page))
+    return found

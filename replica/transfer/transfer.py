@@ -23,6 +23,14 @@ class PageSource(Protocol):
         interpreter (np.copyto and torch's copy_ do, assigning to a slice of a memoryview does not)."""
         ...
 
+    def hottest(self, max_pages: int) -> Sequence[Sequence[BlockKey]]:
+        """Pages that were used more than once, by the keys of their blocks; the most used first. Any thread."""
+        ...
+
+    def offered(self, source: PageAddress, pages: Sequence[Sequence[BlockKey]]) -> int:
+        """Another replica, which is about to end, would give these. Blocks; returns how many were taken. Any thread."""
+        ...
+
 
 class PullEnd(StrEnum):
     """Why a pull ended."""
@@ -88,6 +96,16 @@ class Transfer(Protocol):
         deadline: on `time.monotonic`. cancelled: asked every few pages and every 50 ms.
         Raises what `on_page` and `cancelled` raise, and nothing for what the network or the peer does.
         """
+        ...
+
+    def hottest(self, address: PageAddress, max_pages: int, deadline: float) -> list[tuple[BlockKey, ...]]:
+        """What the peer's prompts begin with, the most used page first; nothing where it does not say."""
+        ...
+
+    def offer(
+        self, address: PageAddress, source: PageAddress, pages: Sequence[Sequence[BlockKey]], deadline: float
+    ) -> int:
+        """Has the peer take pages from `source`; returns when it is done. How many it took."""
         ...
 
     def close(self) -> None:

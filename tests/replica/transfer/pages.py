@@ -36,7 +36,16 @@ class Source:
         self.page_bytes, self.identity, self.missing = page_bytes, identity, set(missing)
         self.num_reads = 0
         self.before_read: Callable[[BlockKey], None] = lambda key: None
+        self.hot: list[tuple[BlockKey, ...]] = []
+        self.offers: list[tuple[PageAddress, list[list[BlockKey]]]] = []
         self._lock = threading.Lock()
+
+    def hottest(self, max_pages: int) -> list[tuple[BlockKey, ...]]:
+        return self.hot[:max_pages]
+
+    def offered(self, source: PageAddress, pages: list[list[BlockKey]]) -> int:
+        self.offers.append((source, pages))
+        return len(pages)
 
     def read_page(self, key: BlockKey, target: memoryview) -> bool:
         with self._lock:
