@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,16 @@ class DeployedCluster:
                 return {}
             found[name] = {item["replica_id"] for item in deployment["replicas"]}
         return found
+
+    def wait_running(self, num_replicas: int, old: Collection[str] = ()) -> dict[str, set[str]]:
+        """Once these many engines, none of them an old one, are all there is."""
+
+        def found() -> dict[str, set[str]] | None:
+            now = self.running()
+            replicas = now.get(REPLICA_DEPLOYMENT, set())
+            return now if len(replicas) == num_replicas and not replicas & set(old) else None
+
+        return wait_until(found, f"{num_replicas} new replicas run", 180.0)  # type: ignore[return-value]
 
     def stop(self) -> None:
         if self._process is not None:

@@ -72,26 +72,16 @@ def test_a_rolling_update_and_a_scale_down_lose_no_request(
 ) -> None:
     settings = {"model": str(model_dir), "num_blocks": 600, "max_num_seqs": 4, "threads_per_replica": 1}
 
-    def running(num_replicas: int, old: set[str]) -> dict[str, set[str]]:
-        """Once these many replicas, none of them an old one, are all there is."""
-
-        def found() -> dict[str, set[str]] | None:
-            now = deployed.running()
-            replicas = now.get("Replica", set())
-            return now if len(replicas) == num_replicas and not replicas & old else None
-
-        return wait_until(found, f"{num_replicas} new replicas run", 180.0)  # type: ignore[no-any-return]
-
     deployed.deploy(settings, 2)
     wait_until(lambda: is_ready(deployed.base_url), "the cluster is ready", 180.0)
-    first = running(2, set())
+    first = deployed.wait_running(2)
     with Clients(ClusterClient(deployed.base_url), unseen_prompt) as clients:
         wait_until(lambda: clients.ends["whole"] >= NUM_CLIENTS, "answers come")
         changed = settings | {"max_num_seqs": 3}
         deployed.deploy(changed, 2)
-        second = running(2, first["Replica"])
+        second = deployed.wait_running(2, first["Replica"])
         deployed.deploy(changed, 1)
-        last = running(1, set())
+        last = deployed.wait_running(1)
         before = clients.ends["whole"]
         wait_until(lambda: clients.ends["whole"] >= before + NUM_CLIENTS, "answers come")
     assert set(clients.ends) == {"whole"}, clients.ends
