@@ -12,28 +12,34 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import cache_decide, cache_restore
+from tests.benchmarks import cache_decide, cache_pressure, cache_restore
 from tests.benchmarks.report import Report
 
 OUT = Path(__file__).parent / "out"
+PAIRS, CLUSTER_ROUNDS = 5, 1
+"""Where `--rounds` does not say; a round of whole clusters takes minutes."""
 console = Console(width=140)
 Part = Callable[[argparse.Namespace, Report], None]
 
 
 def _host(arguments: argparse.Namespace, report: Report) -> None:
-    cache_restore.run_host(arguments.model, arguments.threads, arguments.rounds).report(report)
+    cache_restore.run_host(arguments.model, arguments.threads, arguments.rounds or PAIRS).report(report)
 
 
 def _disk(arguments: argparse.Namespace, report: Report) -> None:
-    cache_restore.run_disk(arguments.model, arguments.threads, arguments.rounds).report(report)
+    cache_restore.run_disk(arguments.model, arguments.threads, arguments.rounds or PAIRS).report(report)
 
 
 def _pull(arguments: argparse.Namespace, report: Report) -> None:
-    cache_restore.run_pull(arguments.model, arguments.threads, arguments.rounds, OUT).report(report)
+    cache_restore.run_pull(arguments.model, arguments.threads, arguments.rounds or PAIRS, OUT).report(report)
 
 
 def _decide(arguments: argparse.Namespace, report: Report) -> None:
-    cache_decide.run_decide(arguments.rounds, report)
+    cache_decide.run_decide(arguments.rounds or PAIRS, report)
+
+
+def _pressure(arguments: argparse.Namespace, report: Report) -> None:
+    cache_pressure.run_pressure(arguments.model, arguments.rounds or CLUSTER_ROUNDS, report)
 
 
 PARTS: dict[str, Part] = {
@@ -41,6 +47,7 @@ PARTS: dict[str, Part] = {
     cache_restore.DISK: _disk,
     cache_restore.PULL: _pull,
     cache_decide.WORK: _decide,
+    cache_pressure.WORK: _pressure,
 }
 
 
@@ -66,7 +73,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", type=Path, default=default, help="folder of a transformers model")
     parser.add_argument("--threads", type=int, default=2, help="of an engine that is alone (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of each row (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, help=f"pairs of each row (default: {PAIRS}, {CLUSTER_ROUNDS} of clusters)"
+    )
     parser.add_argument("--part", "--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="rows to measure")
     return parser.parse_args(argv)
 
