@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import cache_decide, cache_pressure, cache_restore
+from tests.benchmarks import cache_decide, cache_documents, cache_pressure, cache_restore
 from tests.benchmarks.report import Report
+from tests.benchmarks.router_sides import PEERS
 
 OUT = Path(__file__).parent / "out"
 PAIRS, CLUSTER_ROUNDS = 5, 1
@@ -42,12 +43,28 @@ def _pressure(arguments: argparse.Namespace, report: Report) -> None:
     cache_pressure.run_pressure(arguments.model, arguments.rounds or CLUSTER_ROUNDS, report)
 
 
+def _documents(arguments: argparse.Namespace, report: Report) -> None:
+    sides = arguments.sides
+    cache_documents.run_documents(
+        cache_documents.DOCUMENTS, arguments.model, arguments.rounds or CLUSTER_ROUNDS, sides, report
+    )
+
+
+def _documents_8b(arguments: argparse.Namespace, report: Report) -> None:
+    sides = [cache_documents.WITHOUT]
+    cache_documents.run_documents(
+        cache_documents.DOCUMENTS_8B, arguments.model, arguments.rounds or CLUSTER_ROUNDS, sides, report
+    )
+
+
 PARTS: dict[str, Part] = {
     cache_restore.HOST: _host,
     cache_restore.DISK: _disk,
     cache_restore.PULL: _pull,
     cache_decide.WORK: _decide,
     cache_pressure.WORK: _pressure,
+    cache_documents.DOCUMENTS.name: _documents,
+    cache_documents.DOCUMENTS_8B.name: _documents_8b,
 }
 
 
@@ -77,6 +94,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--rounds", type=int, help=f"pairs of each row (default: {PAIRS}, {CLUSTER_ROUNDS} of clusters)"
     )
     parser.add_argument("--part", "--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="rows to measure")
+    all_sides = [cache_documents.WITHOUT, *PEERS]
+    parser.add_argument("--sides", nargs="+", choices=all_sides, default=all_sides, help="of the row documents")
     return parser.parse_args(argv)
 
 

@@ -21,7 +21,7 @@ from cluster.machine.child_processes import adopt_orphans, end_all_children
 from cluster.serving.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
 
 NUM_REPLICAS = 4
-REAL, PACED = "real", "paced"
+REAL, PACED, PACED_70B, PACED_8B = "real", "paced", "paced_70b", "paced_8b"
 
 
 def run(
@@ -62,9 +62,11 @@ def _deploy(config: ServeConfig, model_dir: Path, engine: str) -> list[str]:
     """Returns the addresses of the replicas' own APIs."""
     from ray import serve
 
+    from tests.benchmarks.paced_pages import Paced8B, Paced70B
     from tests.benchmarks.paced_replica import PacedReplica
 
-    app = application(config, cluster_spec(config, model_dir), PacedReplica if engine == PACED else None)
+    replica_class = {PACED: PacedReplica, PACED_70B: Paced70B, PACED_8B: Paced8B}.get(engine)
+    app = application(config, cluster_spec(config, model_dir), replica_class)
     options = {"host": "127.0.0.1", "port": config.port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS}
     serve.start(proxy_location="EveryNode", http_options=options)
     serve.run(app, name=APP_NAME, route_prefix="/")
