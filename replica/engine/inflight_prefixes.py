@@ -28,6 +28,10 @@ class InflightPrefixes:
     def __contains__(self, key: BlockKey) -> bool:
         return key in self._owner
 
+    def owner_of(self, key: BlockKey) -> str | None:
+        """The request that computes it."""
+        return self._owner.get(key)
+
     def num_leading(self, keys: Sequence[BlockKey]) -> int:
         """How many of the keys, from the first on, somebody is computing."""
         count = 0

@@ -85,6 +85,7 @@ class Scheduler:
             expected = takewhile(lambda key: key in self._inflight or key in self._queued, missing)
             request.num_found_at_arrival += sum(1 for _ in expected) * self.manager.block_size
             self._queued.begin(request.id, missing)
+        request.num_found_at_arrival = max(request.num_found_at_arrival, self._num_pullable_tokens(request))
         self.waiting.append(request)
         self._arrived.append(request)
 
@@ -98,11 +99,13 @@ class Scheduler:
         return plan
 
     def _rank_arrivals(self) -> None:
-        """At a step's edge, when all that was computed can be hit."""
+        """At a step's edge, when all that was computed can be hit. What a peer is to give is not computed: else a
+        sibling without a peer would come first, and compute it."""
         if not self._arrived:
             return
         for request in self._arrived:
-            tag = self._num_planned_prompt_tokens + request.num_tokens - self._num_reusable_tokens(request)
+            num_known = max(self._num_reusable_tokens(request), self._num_pullable_tokens(request))
+            tag = self._num_planned_prompt_tokens + request.num_tokens - num_known
             request.rank = (request.message.priority, tag, next(self._arrivals))
         self._arrived.clear()
         self.waiting.sort(key=_rank)
@@ -192,7 +195,7 @@ class Scheduler:
                 return
 
     def _waits_for_prefix(self, request: Request, match: PrefixMatch) -> bool:
-        """Whether somebody computes a good part of what the request lacks right now; bounded."""
+        """Whether somebody computes or loads a good part of what the request lacks right now; bounded."""
         if not self.manager.prefix_caching or request.wants_prompt_logprobs:
             return False
         if request.num_share_waits >= MAX_SHARE_WAITS:
@@ -201,7 +204,11 @@ class Scheduler:
         num_shared = self._inflight.num_leading(request.block_keys[num_matched:])
         if 4 * num_shared * self.manager.block_size < request.num_tokens - match.num_tokens:
             return False
-        request.num_share_waits += 1
+        owner = self._inflight.owner_of(request.block_keys[num_matched])
+        if all(
+            loading.id != owner for loading in self.loading
+        ):  # a load is bounded in seconds, however short steps are
+            request.num_share_waits += 1
         return True
 
     def _fits(self, request: Request, match: PrefixMatch) -> bool:
@@ -222,11 +229,16 @@ class Scheduler:
         if request.wants_prompt_logprobs:
             return 0
         num_pages = self.manager.num_loadable_pages(request.block_keys, match, request.num_tokens)
-        pull = request.message.pull
-        if pull is None or not self.can_pull or request.num_preemptions:
-            return num_pages
-        num_held = min(pull.num_tokens, request.num_tokens - 1) // self.manager.page_size
+        num_held = self._num_pullable_tokens(request) // self.manager.page_size
         return max(num_pages, num_held - len(match.page_ids))
+
+    def _num_pullable_tokens(self, request: Request) -> int:
+        """Of its first pages, that the peer which the router named is to have."""
+        pull = request.message.pull
+        if pull is None or not self.can_pull or request.num_preemptions or request.wants_prompt_logprobs:
+            return 0
+        page_size = self.manager.page_size
+        return min(pull.num_tokens, request.num_tokens - 1) // page_size * page_size
 
     def loaded(self, request: Request, num_pages: int) -> None:
         """So many of the pages that were under way have come; whatever else the prompt lacks is computed."""

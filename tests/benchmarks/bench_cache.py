@@ -12,28 +12,49 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import cache_decide, cache_restore
+from tests.benchmarks import cache_decide, cache_documents, cache_pressure, cache_restore
 from tests.benchmarks.report import Report
+from tests.benchmarks.router_sides import PEERS
 
 OUT = Path(__file__).parent / "out"
+PAIRS, CLUSTER_ROUNDS = 5, 1
+"""Where `--rounds` does not say; a round of whole clusters takes minutes."""
 console = Console(width=140)
 Part = Callable[[argparse.Namespace, Report], None]
 
 
 def _host(arguments: argparse.Namespace, report: Report) -> None:
-    cache_restore.run_host(arguments.model, arguments.threads, arguments.rounds).report(report)
+    cache_restore.run_host(arguments.model, arguments.threads, arguments.rounds or PAIRS).report(report)
 
 
 def _disk(arguments: argparse.Namespace, report: Report) -> None:
-    cache_restore.run_disk(arguments.model, arguments.threads, arguments.rounds).report(report)
+    cache_restore.run_disk(arguments.model, arguments.threads, arguments.rounds or PAIRS).report(report)
 
 
 def _pull(arguments: argparse.Namespace, report: Report) -> None:
-    cache_restore.run_pull(arguments.model, arguments.threads, arguments.rounds, OUT).report(report)
+    cache_restore.run_pull(arguments.model, arguments.threads, arguments.rounds or PAIRS, OUT).report(report)
 
 
 def _decide(arguments: argparse.Namespace, report: Report) -> None:
-    cache_decide.run_decide(arguments.rounds, report)
+    cache_decide.run_decide(arguments.rounds or PAIRS, report)
+
+
+def _pressure(arguments: argparse.Namespace, report: Report) -> None:
+    cache_pressure.run_pressure(arguments.model, arguments.rounds or CLUSTER_ROUNDS, report)
+
+
+def _documents(arguments: argparse.Namespace, report: Report) -> None:
+    sides = arguments.sides
+    cache_documents.run_documents(
+        cache_documents.DOCUMENTS, arguments.model, arguments.rounds or CLUSTER_ROUNDS, sides, report
+    )
+
+
+def _documents_8b(arguments: argparse.Namespace, report: Report) -> None:
+    sides = [cache_documents.WITHOUT]
+    cache_documents.run_documents(
+        cache_documents.DOCUMENTS_8B, arguments.model, arguments.rounds or CLUSTER_ROUNDS, sides, report
+    )
 
 
 PARTS: dict[str, Part] = {
@@ -41,6 +62,9 @@ PARTS: dict[str, Part] = {
     cache_restore.DISK: _disk,
     cache_restore.PULL: _pull,
     cache_decide.WORK: _decide,
+    cache_pressure.WORK: _pressure,
+    cache_documents.DOCUMENTS.name: _documents,
+    cache_documents.DOCUMENTS_8B.name: _documents_8b,
 }
 
 
@@ -66,8 +90,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", type=Path, default=default, help="folder of a transformers model")
     parser.add_argument("--threads", type=int, default=2, help="of an engine that is alone (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of each row (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, help=f"pairs of each row (default: {PAIRS}, {CLUSTER_ROUNDS} of clusters)"
+    )
     parser.add_argument("--part", "--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="rows to measure")
+    all_sides = [cache_documents.WITHOUT, *PEERS]
+    parser.add_argument("--sides", nargs="+", choices=all_sides, default=all_sides, help="of the row documents")
     return parser.parse_args(argv)
 
 

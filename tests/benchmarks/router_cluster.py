@@ -1,4 +1,5 @@
-"""One cluster of `bench_router --part peers`: `python -m tests.benchmarks.router_cluster`, ended by closing its input.
+"""One cluster of `bench_router --part peers` or of `bench_cache`: `python -m tests.benchmarks.router_cluster`, ended by
+closing its input.
 
 Four replicas with a port of their own each, and our routing in front of them as `warmlane serve` sets it up. It prints
 one line of JSON with the replicas' addresses when all of them run.
@@ -8,7 +9,9 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cluster.api.limits import KEEP_ALIVE_SECONDS
 from cluster.config import ServeConfig
@@ -18,12 +21,20 @@ from cluster.machine.child_processes import adopt_orphans, end_all_children
 from cluster.serving.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
 
 NUM_REPLICAS = 4
-REAL, PACED = "real", "paced"
+REAL, PACED, PACED_70B, PACED_8B = "real", "paced", "paced_70b", "paced_8b"
 
 
 def run(
-    model_dir: Path, port: int, engine: str, num_blocks: int, transport: str, num_ingress: int, api_key: str
+    model_dir: Path,
+    port: int,
+    engine: str,
+    num_blocks: int,
+    transport: str,
+    num_ingress: int,
+    api_key: str,
+    settings: Mapping[str, Any],
 ) -> None:
+    """settings: further ones of ServeConfig."""
     with tempfile.TemporaryDirectory(prefix="wl-", dir="/tmp") as folder, EmbeddedRedis(Path(folder)) as redis:
         config = ServeConfig(
             port=port,
@@ -34,6 +45,7 @@ def run(
             transport=transport,
             redis_url=redis.url,
             replica_api_key=api_key,
+            **settings,
         )
         put_into_environment(ray_environment(config, Path(folder)))
         start_ray(config, Path(folder))
@@ -50,9 +62,11 @@ def _deploy(config: ServeConfig, model_dir: Path, engine: str) -> list[str]:
     """Returns the addresses of the replicas' own APIs."""
     from ray import serve
 
+    from tests.benchmarks.paced_pages import Paced8B, Paced70B
     from tests.benchmarks.paced_replica import PacedReplica
 
-    app = application(config, cluster_spec(config, model_dir), PacedReplica if engine == PACED else None)
+    replica_class = {PACED: PacedReplica, PACED_70B: Paced70B, PACED_8B: Paced8B}.get(engine)
+    app = application(config, cluster_spec(config, model_dir), replica_class)
     options = {"host": "127.0.0.1", "port": config.port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS}
     serve.start(proxy_location="EveryNode", http_options=options)
     serve.run(app, name=APP_NAME, route_prefix="/")
@@ -70,5 +84,6 @@ if __name__ == "__main__":
         sys.argv[5],
         int(sys.argv[6]),
         os.environ.pop("REPLICA_API_KEY"),
+        json.loads(sys.argv[7]),
     )
     os._exit(0)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -62,14 +63,25 @@ class RouterSide:
 class PeerCluster:
     """Our cluster as a child process; its own routing is the first side. See `router_cluster`."""
 
-    def __init__(self, model_dir: Path, engine: str, num_blocks: int, transport: str, num_ingress: int):
+    def __init__(
+        self,
+        model_dir: Path,
+        engine: str,
+        num_blocks: int,
+        transport: str = "auto",
+        num_ingress: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        name: str = "router_cluster",
+    ):
+        """settings: further ones of ServeConfig. name: of its log."""
         self.api_key = secrets.token_hex(16)
         self._port = _ports()
-        self._log = (OUT / f"router_cluster-{engine}.log").open("wb")
+        self._log = (OUT / f"{name}-{engine}.log").open("wb")
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", _CLUSTER,
                 str(model_dir), str(self._port), engine, str(num_blocks), transport, str(num_ingress),
+                json.dumps(settings or {}),
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
             env={**os.environ, "REPLICA_API_KEY": self.api_key},

@@ -43,7 +43,7 @@ class PeerWork:
     def conversations(self, seed: int) -> list[Conversation]:
         """In an order that mixes the groups; the same for the same seed."""
         rng = Random(f"{self.name} {seed}")
-        prompts = [self._text(rng, rng.randint(*self.system_words)) for _ in range(self.groups)]
+        prompts = [random_text(rng, rng.randint(*self.system_words)) for _ in range(self.groups)]
         talks = [self._talk(rng, group, prompts[group]) for group in range(self.groups) for _ in range(self.users)]
         rng.shuffle(talks)
         return talks
@@ -54,14 +54,14 @@ class PeerWork:
 
     def _talk(self, rng: Random, group: int, system_prompt: str) -> Conversation:
         exchanges = tuple(
-            Exchange(self._text(rng, rng.randint(*self.question_words)), self._text(rng, self.answer_words))
+            Exchange(random_text(rng, rng.randint(*self.question_words)), random_text(rng, self.answer_words))
             for _ in range(self.turns)
         )
         return Conversation(f"{group}-{rng.random()}", str(group), system_prompt, exchanges)
 
-    @staticmethod
-    def _text(rng: Random, num_words: int) -> str:
-        return " ".join(rng.choices(_WORDS, k=num_words))
+
+def random_text(rng: Random, num_words: int) -> str:
+    return " ".join(rng.choices(_WORDS, k=num_words))
 
 
 WORKS = (

@@ -80,6 +80,24 @@ def test_only_what_the_taker_lacks_is_pulled(giver: tuple[Engine, PageServer], t
     assert taker.counters.num_loaded_tokens == {"peer": 5 * B}
 
 
+def test_a_sibling_that_comes_along_without_a_giver_waits_for_what_is_pulled(
+    giver: tuple[Engine, PageServer], taker: Engine
+) -> None:
+    """It is shorter, so it would come first; and a router that sent one with a giver expects the pages to be there."""
+    sibling, before = PROMPT[: 8 * B + 1], taker.counters.num_computed_positions
+    longer = [*PROMPT, *random_prompt(B, seed=3)]
+    answers = run(taker, [pulling(giver[1].address, 8 * B, prompt=longer), greedy(sibling, 4)])
+    assert answers == [*cold(prompt=longer), *cold(prompt=sibling)]
+    assert taker.counters.num_loaded_tokens == {"peer": 8 * B}
+    assert taker.counters.num_computed_positions - before == (3 + B) + 1 + 2 * 3
+
+
+def test_what_is_to_be_pulled_is_no_queue(giver: tuple[Engine, PageServer], taker: Engine) -> None:
+    """Else routers would take the replica for busy while the pages are on their way."""
+    taker.add(pulling(giver[1].address, 8 * B))
+    assert taker.scheduler.num_queued_prefill_tokens == len(PROMPT) - 8 * B
+
+
 def test_behind_what_the_giver_has_evicted_everything_is_computed(
     giver: tuple[Engine, PageServer], taker: Engine
 ) -> None:
