@@ -265,6 +265,7 @@ class Engine:
             raise RuntimeError(f"request {request.id} was finished twice")
         self._loads.end(request.id)
         self.scheduler.release(request)
+        self._only_waits = False  # its pages may be what a waiting request lacked
         self._outputs.forget(request.id)
         del self._requests[request.id]
         self.books.finished(request, reason)

@@ -137,6 +137,18 @@ def test_a_request_that_ends_while_it_loads_gives_its_pages_back(
     engine.manager.check_invariants()
 
 
+def test_who_waits_for_the_pages_of_a_load_that_ends_runs_at_once(engine: Engine, loader: ScriptedLoader) -> None:
+    """Nothing else would wake the engine's thread: an abort is no step, and other loads may be far from late."""
+    engine.add(greedy(PROMPT, 4, "a"))
+    engine.add(greedy(random_prompt(6 * B, seed=12), 2, "waits"))
+    engine.step()
+    assert list(loader.loads) == ["a"]
+    assert not engine.can_step
+    engine.abort("a")
+    assert engine.can_step
+    assert len(finish(engine, "waits")[0]) == 2
+
+
 def test_siblings_wait_for_one_load(engine: Engine, loader: ScriptedLoader) -> None:
     for name in ("a", "b", "c"):
         engine.add(greedy(PROMPT, 2, name))
