@@ -17,7 +17,7 @@ _SECRET = re.compile(r"(?:[0-9a-fA-F]{2}){16,64}")
 _REPLICA_API_KEY = re.compile(r"[!-~]{16,256}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@,*A-Z]+")
 """As a browser sends it: a scheme and a host in small letters, perhaps a port, and nothing behind it."""
-_SIZES = ("kv_memory", "host_kv_memory", "disk_kv_size", "disk_kv_write_rate", "max_body_bytes")
+_SIZES = ("kv_memory", "host_kv_memory", "disk_kv_size", "disk_kv_write_rate", "pull_rate", "max_body_bytes")
 _ENGINE = {item.name: item.default for item in fields(EngineConfig)}
 
 TRANSPORTS = ("auto", "side_channel", "handle")
@@ -71,6 +71,9 @@ class ServeConfig:
     )
     pull: bool = setting(
         False, "replicas take pages from each other where that is cheaper than computing (a port each, authenticated)"
+    )
+    pull_rate: int | None = setting(
+        None, "bytes a second that one replica may give to others, e.g. 1GB; default: no bound", low=1
     )
     disk_kv_folder: str | None = setting(
         None, "folder for KV pages that are used again; survives restarts; default: none"
@@ -217,6 +220,7 @@ class ServeConfig:
             kv_memory_bytes=self.kv_memory,
             host_kv_memory=self.host_kv_memory,
             pull=self.pull,
+            pull_rate=self.pull_rate,
             disk_kv_folder=None if self.disk_kv_folder is None else str(expanded(self.disk_kv_folder).absolute()),
             disk_kv_size=self.disk_kv_size,
             disk_kv_write_rate=self.disk_kv_write_rate,

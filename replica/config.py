@@ -25,7 +25,8 @@ class EngineConfig:
     host_kv_memory: bytes outside the pool that keep the pages which the pool evicts; 0 keeps none.
     disk_kv_folder: where pages go that are used again; None is nowhere.
     disk_kv_size: bytes that one replica may take there. disk_kv_write_rate: bytes per second that it may write.
-    pull: whether pages are taken from other replicas where the router says so, and given to them.
+    pull: whether pages are taken from other replicas where the router says so, and given to them. pull_rate: bytes per
+        second that it may give to all of them together; None is no bound.
     threads: torch threads; None is the cores of the machine shared among replicas by the caller.
     """
 
@@ -52,6 +53,7 @@ class EngineConfig:
     disk_kv_size: int = 10 * 2**30
     disk_kv_write_rate: int = 100 * 2**20
     pull: bool = False
+    pull_rate: int | None = None
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -60,6 +62,7 @@ class EngineConfig:
             "kv_memory_bytes": (1, 2**63), "max_num_seqs": (1, 65536), "max_num_batched_tokens": (1, 2**24),
             "max_waiting_requests": (1, 2**31), "max_waiting_tokens": (1, 2**63), "threads": (1, 1024),
             "host_kv_memory": (0, 2**63), "disk_kv_size": (1, 2**63), "disk_kv_write_rate": (1, 2**63),
+            "pull_rate": (1, 2**63),
         }  # fmt: skip
         for name, (low, high) in bounds.items():
             value = getattr(self, name)

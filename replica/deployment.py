@@ -61,7 +61,14 @@ class ReplicaDeployment:
         if isinstance(built.page_source, EnginePages) and built.page_transfer is not None:
             peers = Peers(redis_url, RedisKeys(fingerprint), hasher.canary, self.replica_id)
             self._exchange = PageExchange(
-                self._engine, built.page_source, built.page_transfer, peers, secret, self.replica_id, host
+                self._engine,
+                built.page_source,
+                built.page_transfer,
+                peers,
+                secret,
+                self.replica_id,
+                host,
+                engine.pull_rate,
             )
         self._channels = ChannelServer(self._engine.generate, secret, self.replica_id, host)
         registration = ReplicaRegistration(

@@ -12,6 +12,7 @@ from replica.loading.page_importer import PageImporter
 from replica.loading.page_source import EnginePages
 from replica.messages import PageAddress
 from replica.peers import Peers
+from replica.transfer.connections import PageServerBounds
 from replica.transfer.page_server import PageServer
 from replica.transfer.transfer import Transfer
 
@@ -39,12 +40,16 @@ class PageExchange:
         secret: bytes,
         replica_id: str,
         host: str,
+        bytes_per_second: float | None = None,
     ):
-        """Gives pages away from now on. secret, host: see PageServer. Raises OSError where nothing can listen there."""
+        """Gives pages away from now on, so fast at most. secret, host: see PageServer.
+
+        Raises OSError where nothing can listen there.
+        """
         self._engine, self._source, self._transfer, self._peers = engine, source, transfer, peers
         self._importer = PageImporter(engine.wait_for, source.memory, transfer)
         source.on_offer = self._take_offered
-        self._server = PageServer(secret, replica_id, source, host)
+        self._server = PageServer(secret, replica_id, source, host, PageServerBounds(bytes_per_second=bytes_per_second))
 
     @property
     def address(self) -> PageAddress:

@@ -54,6 +54,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "disk_kv_folder": "/var/pages",
         "disk_kv_size": "5GB",
         "disk_kv_write_rate": "20MB",
+        "pull_rate": "1GB",
         "max_body_bytes": "4MiB",
         "dtype": "float32",
         "deterministic": "yes",
