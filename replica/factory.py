@@ -18,7 +18,7 @@ from replica.errors import UnsupportedModel
 from replica.loading.page_loader import PageLoader
 from replica.loading.page_memory import PageMemory
 from replica.loading.page_source import EnginePages
-from replica.loading.tiers import build_tiers, page_identity
+from replica.loading.tiers import build_tiers, deterministic_numerics, page_identity
 from replica.model.backend_choice import backend_candidates, unavailable_before
 from replica.model.fast_path import fastest_forward
 from replica.model.forward_pass import ForwardPass
@@ -68,14 +68,15 @@ def build_engine(
         max_num_batched_tokens=config.max_num_batched_tokens,
         watermark_pages=int(pool_pages * config.watermark),
     )
+    identity = page_identity(hasher, pages, deterministic_numerics(forward_pass) if config.deterministic else "")
     memory, loader = PageMemory(pages), None
-    source = EnginePages(manager, memory, page_identity(hasher, pages))
-    tiers = build_tiers(config, hasher, pages) if config.prefix_caching else None
+    source = EnginePages(manager, memory, identity)
+    tiers = build_tiers(config, identity, pages) if config.prefix_caching else None
     if tiers is not None:
         manager.attach(tiers)
         tiers.write_used(source.read_page)
     gives = config.pull and config.prefix_caching
-    puller = transfer(source.identity, source.page_bytes) if gives and transfer is not None else None
+    puller = transfer(identity, source.page_bytes) if gives and transfer is not None else None
     if tiers is not None or puller is not None:
         loader = PageLoader(memory, tiers, puller)
     engine = Engine(

@@ -9,13 +9,18 @@ from typing import Literal
 
 from cache.block_hasher import KEY_BYTES, BlockKey
 from cache.tiers.disk_folder import OWN_BYTES, DiskFolder, bytes_on_disk
-from cache.tiers.disk_format import MAX_BLOCKS, FaultCause, PageFormat
+from cache.tiers.disk_format import HEADER_BYTES, MAX_BLOCKS, FaultCause, PageFormat
 from cache.tiers.disk_index import PageIndex, PageKeys
 from cache.tiers.disk_queue import Pace, PageQueue
 
 MAX_QUEUED_BYTES = 64 * 2**20
 
 RefusalCause = Literal["present", "rate", "queue", "full", "failed", "malformed", "closed"]
+
+
+def smallest_disk_bytes(page_bytes: int) -> int:
+    """The least that a disk tier can do with: one page and what it needs itself."""
+    return OWN_BYTES + bytes_on_disk(HEADER_BYTES + page_bytes)
 
 
 @dataclass(slots=True)
@@ -45,7 +50,7 @@ class DiskState:
         self.placing = threading.Lock()  # keeps `clear` and a page's last step apart; taken before `lock`
         self.format, self.max_bytes, self.pace, self.clock = page_format, max_bytes, pace, clock
         self.page_on_disk = bytes_on_disk(page_format.file_bytes)
-        self.smallest_bytes = OWN_BYTES + self.page_on_disk
+        self.smallest_bytes = smallest_disk_bytes(page_format.page_bytes)
         self.index = PageIndex()
         self.queue = PageQueue(page_format.page_bytes, MAX_QUEUED_BYTES)
         self.counts = DiskCounts()

@@ -3,23 +3,39 @@
 import hashlib
 from pathlib import Path
 
+import torch
+
 from cache.block_hasher import BlockHasher
 from cache.tiers.colder_tiers import ColderTiers
 from cache.tiers.disk import DiskTier
+from cache.tiers.disk_state import smallest_disk_bytes
 from cache.tiers.host import HostTier
 from replica.attention.pages import KVPages
 from replica.config import EngineConfig
 from replica.loading.page_memory import PageMemory
+from replica.model.forward_pass import ForwardPass
 
 
-def page_identity(hasher: BlockHasher, pages: KVPages) -> bytes:
+def page_identity(hasher: BlockHasher, pages: KVPages, numerics: str = "") -> bytes:
     """What two pools must have in common for equal keys to mean equal bytes: the cluster's secret, the weights, the
-    dtype and how a page is laid out. 32 bytes."""
+    dtype and how a page is laid out. 32 bytes.
+
+    numerics: what else the last bits depend on, where they matter (`deterministic_numerics`).
+    """
     layout = (*pages.shapes, pages.page_size, pages.page_bytes, str(pages.layer(0)[0].dtype))
+    if numerics:
+        layout = (*layout, numerics)
     return hashlib.blake2b(repr(layout).encode(), key=hasher.canary, digest_size=32).digest()
 
 
-def build_tiers(config: EngineConfig, hasher: BlockHasher, pages: KVPages) -> ColderTiers | None:
+def deterministic_numerics(forward_pass: ForwardPass) -> str:
+    """Pages that were computed by other kernels, or with no care for the last bits, are no pages of an engine that
+    promises the same bits: a folder outlives the cluster that filled it, and nodes may have different processors."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"deterministic {forward_pass.path} {forward_pass.attention} torch {torch.__version__} {capability}"
+
+
+def build_tiers(config: EngineConfig, identity: bytes, pages: KVPages) -> ColderTiers | None:
     """None where no tier is asked for. Raises ValueError for sizes that hold no page."""
     memory = PageMemory(pages)
     host = HostTier(config.host_kv_memory, pages.page_bytes) if config.host_kv_memory else None
@@ -27,7 +43,9 @@ def build_tiers(config: EngineConfig, hasher: BlockHasher, pages: KVPages) -> Co
         return None
     tiers = ColderTiers(host, None, pages.page_bytes, memory.bytes_of)
     if config.disk_kv_folder is not None:
-        identity = page_identity(hasher, pages)
+        least = smallest_disk_bytes(pages.page_bytes)
+        if config.disk_kv_size < least:
+            raise ValueError(f"disk_kv_size must be at least {least} bytes for one page, got {config.disk_kv_size}")
         tiers.disk = DiskTier(
             Path(config.disk_kv_folder),
             config.disk_kv_size,
