@@ -79,15 +79,18 @@ class DecisionMaker:
         )
 
     def _pull(self, choice: PolicyChoice, chosen: ReplicaView) -> dict[str, Any]:
-        pages_at = self._state.pages_at(chosen.pull_from) if choice.pulls else ""
-        if not pages_at:
+        """pull_seconds: what the view expects, in proportion where the policy takes another number of tokens."""
+        if not choice.pulls:
             return {}
+        pull_from = choice.pull_from or chosen.pull_from
+        num_tokens = choice.pull_tokens or chosen.pull_tokens
+        pages_at = self._state.pages_at(pull_from)
+        if not pages_at or not num_tokens:
+            return {}
+        seconds = chosen.pull_seconds * num_tokens / chosen.pull_tokens if chosen.pull_tokens else 0.0
         return {
-            "pull_from": chosen.pull_from,
-            "pull_tokens": chosen.pull_tokens,
-            "pull_seconds": chosen.pull_seconds,
-            "pages_at": pages_at,
-        }
+            "pull_from": pull_from, "pull_tokens": num_tokens, "pull_seconds": seconds, "pages_at": pages_at,
+        }  # fmt: skip
 
     def _hash(self, request: RouteRequest) -> list[BlockKey]:
         try:

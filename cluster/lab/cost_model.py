@@ -50,6 +50,8 @@ class CostModel:
     prefill_pair_seconds: float = 0.0
     decode_request_seconds: float
     decode_context_seconds: float = 0.0
+    kv_bytes_per_token: float = 46_080.0
+    """Of a page's K and V, for what moving it costs. The default is SmolLM2-135M in float32."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -1,8 +1,9 @@
 """A whole cluster in virtual time."""
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from random import Random
 
@@ -10,12 +11,13 @@ from cache.block_hasher import BlockHasher
 from cluster.lab.arrival_plan import ArrivalPlan
 from cluster.lab.cost_model import CostModel
 from cluster.lab.fleet_config import FleetConfig
+from cluster.lab.simulated_loading import Links
 from cluster.lab.simulated_replica import SimulatedReplica
 from cluster.lab.simulated_router import SimulatedRouter
 from cluster.lab.step_clock import StepClock
 from cluster.lab.trace import Trace
 from cluster.lab.word_tokenizer import VOCAB_SIZE
-from replica.messages import GenerateRequest
+from replica.messages import GenerateRequest, PageAddress, Pull
 from replica.request import Request
 from replica.sampling_params import SamplingParams
 from router.decision import RouteRequest
@@ -55,7 +57,8 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FleetResult:
-    """outcomes: in the trace's order. computed_tokens: prefilled tokens of each replica, those done again included."""
+    """outcomes: in the trace's order. computed_tokens: prefilled tokens of each replica, those done again included.
+    loaded_tokens: hits that came from the replicas' memory (host) and from other replicas (peer)."""
 
     outcomes: Sequence[RequestOutcome]
     computed_tokens: Sequence[int]
@@ -63,6 +66,7 @@ class FleetResult:
     num_preemptions: int
     num_resyncs: int
     makespan_seconds: float
+    loaded_tokens: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Kind(IntEnum):
@@ -115,10 +119,18 @@ class Fleet:
                 ),
                 Random(f"losses {seed} {number}"),
                 self,
+                cost_model.kv_bytes_per_token * config.block_size,
             )
             for number in range(config.num_replicas)
         ]
         self._numbers = {replica.replica_id: number for number, replica in enumerate(self._replicas)}
+        if config.pull or config.host_blocks:
+            managers = {replica.replica_id: replica.scheduler.manager for replica in self._replicas}
+            links = None
+            if config.pull:
+                links = Links(config.num_replicas, config.link_bytes_per_second, config.link_seconds)
+            for replica in self._replicas:
+                replica.connect(managers, self._numbers, links)
         self._make_router = lambda number, max_len: SimulatedRouter(
             self._replicas,
             hasher,
@@ -159,6 +171,7 @@ class Fleet:
             num_preemptions=sum(replica.scheduler.num_preemptions for replica in self._replicas),
             num_resyncs=sum(router.num_resyncs for router in self._routers),
             makespan_seconds=now,
+            loaded_tokens=sum((replica.loaded_tokens for replica in self._replicas), Counter()),
         )
 
     # What the replicas tell.
@@ -166,6 +179,10 @@ class Fleet:
     def admitted(self, request: Request, now: float) -> None:
         outcome = self._sent[request.id].outcome
         outcome.admitted_at, outcome.hit_tokens = now, request.num_cached_tokens or 0
+
+    def loaded(self, request: Request, now: float) -> None:
+        if not request.num_preemptions:
+            self._sent[request.id].outcome.hit_tokens = request.num_cached_tokens or 0
 
     def first_token(self, request: Request, now: float) -> None:
         sent = self._sent[request.id]
@@ -220,6 +237,9 @@ class Fleet:
         message = GenerateRequest(
             request_id, list(asked.prompt_ids), SamplingParams(max_tokens=asked.num_new_tokens, temperature=0.0), now
         )
+        if decision.pull_tokens:
+            source = PageAddress.from_text(decision.pull_from, decision.pages_at)
+            message = replace(message, pull=Pull(source, decision.predicted_hit_tokens + decision.pull_tokens))
         num_prompt = len(asked.prompt_ids)
         request = Request(message, num_prompt + asked.num_new_tokens, list(decision.block_keys))
         answer = asked.answer_ids or Random(f"answer {number}").choices(range(VOCAB_SIZE), k=asked.num_new_tokens)

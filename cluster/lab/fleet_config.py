@@ -10,6 +10,9 @@ class FleetConfig:
     index_delay_seconds: from a change in a replica (blocks, load) until a router knows it. event_loss: share of the
     event batches that never arrive; the router finds the gap and loads a snapshot. transit_seconds: one way between
     ingress and replica. step_noise: standard deviation of a step's time as a share of it.
+    host_blocks: of each replica's memory, for what its pool evicts; host_bytes_per_second: how fast they come back.
+    pull: whether replicas take pages from each other. link_bytes_per_second, link_seconds: of each one's way out and
+    in, and until the first page comes.
     num_slow_replicas, slowness: so many replicas take so many times longer for a step.
     jump: leap over decode steps in which nothing else happens; the results are the same.
     """
@@ -28,12 +31,22 @@ class FleetConfig:
     num_slow_replicas: int = 0
     slowness: float = 1.3
     jump: bool = True
+    host_blocks: int = 0
+    host_bytes_per_second: float = 4e9
+    pull: bool = False
+    link_bytes_per_second: float = 1.25e9  # 10 Gbit/s
+    link_seconds: float = 0.005
 
     def __post_init__(self) -> None:
         for name, least in (("num_replicas", 1), ("num_blocks", 2), ("max_num_seqs", 1), ("num_routers", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("index_delay_seconds", "transit_seconds", "step_noise"):
+        for name in ("host_bytes_per_second", "link_bytes_per_second"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.host_blocks < 0:
+            raise ValueError(f"host_blocks must be at least 0, got {self.host_blocks}")
+        for name in ("index_delay_seconds", "transit_seconds", "step_noise", "link_seconds"):
             if not getattr(self, name) >= 0.0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0.0 <= self.event_loss < 1.0:

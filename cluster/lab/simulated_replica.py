@@ -1,7 +1,7 @@
 """One replica in virtual time: the engine's own scheduler and cache, and a cost model for the forward pass."""
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -15,8 +15,10 @@ from cluster.lab.cost_model import StepWork
 from cluster.lab.decode_leap import DecodeLeap, num_quiet_steps
 from cluster.lab.fleet_config import FleetConfig
 from cluster.lab.load_history import LoadHistory
+from cluster.lab.simulated_loading import Links, SimulatedLoader, simulated_tiers
 from cluster.lab.step_clock import StepClock
 from replica.engine.load import MeasuredSpeed, engine_load
+from replica.engine.loads import Loads
 from replica.engine.scheduler import Scheduler
 from replica.plan import StepPlan
 from replica.request import Request
@@ -31,6 +33,9 @@ class ReplicaListener(Protocol):
     def admitted(self, request: Request, now: float) -> None: ...
 
     def first_token(self, request: Request, now: float) -> None: ...
+
+    def loaded(self, request: Request, now: float) -> None:
+        """What was on its way to it has come, or did not in time."""
 
     def finished(self, request: Request, now: float) -> None: ...
 
@@ -59,11 +64,19 @@ class SimulatedReplica:
         clock: StepClock,
         rng: Random,
         listener: ReplicaListener,
+        block_bytes: float = 0.0,
     ):
-        """rng: draws which event batches are lost."""
+        """rng: draws which event batches are lost. block_bytes: of a block's K and V."""
         self.replica_id = f"replica-{number:02d}"
         self.registration = ReplicaRegistration(
-            self.replica_id, f"{number:032x}", hasher.canary, config.block_size, config.num_blocks, 0.0
+            self.replica_id,
+            f"{number:032x}",
+            hasher.canary,
+            config.block_size,
+            config.num_blocks,
+            0.0,
+            f"{self.replica_id} 0 " if config.pull else "",
+            int(block_bytes),
         )
         self.scheduler = Scheduler(
             KVCacheManager(config.num_blocks, config.block_size),
@@ -72,7 +85,14 @@ class SimulatedReplica:
             max_num_batched_tokens=config.max_num_batched_tokens,
             watermark_pages=int(config.num_blocks * config.watermark),
         )
+        if (tiers := simulated_tiers(config.host_blocks)) is not None:
+            self.scheduler.manager.attach(tiers)
         self.speed = MeasuredSpeed()
+        self.loaded_tokens: Counter[str] = Counter()
+        self._block_bytes = block_bytes
+        self._now = 0.0
+        self._loader: SimulatedLoader | None = None
+        self._transfers = Loads(self.scheduler, None, self.speed, lambda: self._now)
         self.num_steps = 0
         self.num_computed_prefill_tokens = 0
         self.batches: deque[SentBatch] = deque()
@@ -84,6 +104,22 @@ class SimulatedReplica:
         self._plan: StepPlan | None = None
         self._leap: DecodeLeap | None = None
         self._step_started = self._step_ends = 0.0
+
+    def connect(self, managers: Mapping[str, KVCacheManager], numbers: Mapping[str, int], links: Links | None) -> None:
+        """Pages come from its own memory and, where there are links, from the others from here on."""
+        own, config = self.scheduler.manager, self._config
+        self._loader = SimulatedLoader(
+            numbers[self.replica_id],
+            managers,
+            numbers,
+            links,
+            own,
+            self._block_bytes,
+            config.host_bytes_per_second,
+            lambda: self._now,
+        )
+        self.scheduler.can_pull = self._loader.can_pull
+        self._transfers = Loads(self.scheduler, self._loader, self.speed, lambda: self._now)
 
     @property
     def wakes_at(self) -> float | None:
@@ -106,7 +142,7 @@ class SimulatedReplica:
         self.scheduler.add(request)
         if self._leap is not None:
             self._leap.cut()
-        elif self._plan is None:
+        elif self._plan is None or self._only_waits:
             self._begin_step(now)
 
     def advance(self, now: float) -> None:
@@ -122,14 +158,21 @@ class SimulatedReplica:
                 break
         self._loads.before_change(now)
 
+    @property
+    def _only_waits(self) -> bool:
+        """Nothing is computed until pages have come."""
+        return self._plan is not None and not self._plan.scheduled and bool(self.scheduler.loading)
+
     def _measure(self) -> tuple[ReplicaLoad, int]:
         return engine_load(self.scheduler, self.speed), self.last_seq
 
     def _begin_step(self, now: float) -> None:
-        self._plan = self._leap = None
+        self._plan, self._leap, self._now = None, None, now
         if not self.scheduler.has_work:
             return
-        num_steps = num_quiet_steps(self.scheduler, self._config.max_num_seqs) if self._config.jump else 0
+        self._take_loaded(now)
+        may_leap = self._config.jump and not self.scheduler.loading  # whose pages come in the middle of some step
+        num_steps = num_quiet_steps(self.scheduler, self._config.max_num_seqs) if may_leap else 0
         if num_steps > 1:
             self._leap = DecodeLeap(self.scheduler, self._clock, now, self.num_steps, num_steps, self._next_token)
             return
@@ -138,8 +181,24 @@ class SimulatedReplica:
         for request in plan.admitted:
             if not request.num_preemptions:
                 self._listener.admitted(request, now)
-        seconds = self._clock.seconds(StepWork.of(plan), self.num_steps) if plan.scheduled else IDLE_STEP_SECONDS
-        self._step_started, self._step_ends = now, now + seconds
+        self._transfers.start(plan.loading)
+        self._step_started = now
+        if plan.scheduled:
+            self._step_ends = now + self._clock.seconds(StepWork.of(plan), self.num_steps)
+        elif self._loader is not None and self.scheduler.loading:
+            late_at = self._transfers.next_deadline
+            ends = self._loader.next_end if late_at is None else min(self._loader.next_end, late_at)
+            self._step_ends = max(now, ends)
+        else:
+            self._step_ends = now + IDLE_STEP_SECONDS
+
+    def _take_loaded(self, now: float) -> None:
+        for request, pages in self._transfers.take():
+            for tier, seconds in pages.tier_seconds.items():
+                num_pages = pages.num_pages.get(tier, 0)
+                self.speed.observe_load(tier, int(num_pages * self._block_bytes), seconds)
+                self.loaded_tokens[tier] += num_pages * self._config.block_size
+            self._listener.loaded(request, now)
 
     def _end_step(self, plan: StepPlan, now: float) -> None:
         self._loads.before_change(now)

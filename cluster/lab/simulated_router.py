@@ -1,9 +1,11 @@
 """One router in virtual time: the real state, decision maker and policy, told what a router would know by then."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from cache.block_hasher import BlockHasher
+from cache.block_hasher import BlockHasher, BlockKey
+from cache.events import Tier
 from cluster.lab.simulated_replica import SimulatedReplica
 from router.decision import Decision, RouteRequest
 from router.decision_maker import DecisionMaker
@@ -57,8 +59,15 @@ class SimulatedRouter:
         self._note_others(others, now)
         self.state.tend(self._running, now)
         decision = self._maker.decide(request, self.policy, self._running, Rung.FRESH, now)
-        prefill_tokens = decision.num_tokens - decision.predicted_hit_tokens
-        self.state.reserve(request.request_id, decision.replica_id, prefill_tokens, decision.block_keys, now)
+        self.state.reserve(
+            request.request_id,
+            decision.replica_id,
+            decision.prefill_tokens,
+            decision.block_keys,
+            now,
+            decision.pull_tokens,
+            decision.pull_from,
+        )
         return decision
 
     def _catch_up(self, replica: SimulatedReplica, now: float) -> None:
@@ -85,7 +94,14 @@ class SimulatedRouter:
             self.num_resyncs += 1
 
     def _join(self, replica: SimulatedReplica, now: float, before: FollowedStream | None) -> FollowedStream:
-        slot = self.state.load_slot(replica.scheduler.manager.cached_keys())
+        manager = replica.scheduler.manager
+        keys, tiers = manager.cached_keys(), manager.tiers
+        colder: dict[Tier, list[BlockKey]] = defaultdict(list)
+        if tiers is not None:
+            for key in keys:
+                if manager.pool.index.find(key) is None and (tier := tiers.tier_of(key)) is not None:
+                    colder[tier].append(key)
+        slot = self.state.load_slot(keys, colder)
         if not self.state.adopt(replica.registration, slot, now):
             raise RuntimeError(f"{replica.replica_id} could not join")
         return FollowedStream.from_snapshot(replica.registration, replica.last_seq, now, before)

@@ -44,13 +44,16 @@ class RequestShape:
 class PolicyChoice:
     """scores: replica id -> what the policy compared (lower wins), for those it looked at. reason: one line.
 
-    pulls: whether the replica is to take pages from the one that its view names.
+    pulls: whether the replica is to take pages from another one: from `pull_from`, `pull_tokens` of them, or where the
+    policy names none from the one that its view names.
     """
 
     replica_id: str
     reason: str
     scores: Mapping[str, float] = field(default_factory=dict)
     pulls: bool = False
+    pull_from: str = ""
+    pull_tokens: int = 0
 
 
 class Policy(ABC):

@@ -14,6 +14,7 @@ from router.policies.baselines import (
 from router.policies.dualmap import DualmapPolicy
 from router.policies.dynamo_cost import DynamoCostPolicy
 from router.policies.expected_finish import ExpectedFinishPolicy
+from router.policies.llmd_p2p import LlmdP2pPolicy
 from router.policies.llmd_weighted import LlmdWeightedPolicy
 from router.policies.lmetric import LmetricPolicy
 from router.policies.preble import PreblePolicy
@@ -41,6 +42,7 @@ POLICIES: Mapping[str, type[Policy]] = {
         PreblePolicy,
         DualmapPolicy,
         LlmdWeightedPolicy,
+        LlmdP2pPolicy,
         ExpectedFinishPolicy,
     )
 }
