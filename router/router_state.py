@@ -21,6 +21,12 @@ from router.load.views import LoadChange, ReplicaView
 
 PRUNE_SECONDS = 1.0
 SWEEPS_PER_POLL = 64
+RENEW_SECONDS = 3.0
+"""Less than half of what a prediction lives."""
+MAX_RENEWED = 1000
+"""Requests that wait for their first token, the newest first."""
+ROOMY, FULL = 0.8, 0.9
+"""Shares of a replica's room for blocks, between which its fullness goes from 0 to 1."""
 
 
 class RouterState(FollowedReplicas):
@@ -36,7 +42,7 @@ class RouterState(FollowedReplicas):
         super().__init__(mirror)
         self._ledger = ReservationLedger(self._on_change, lease_seconds)
         self._running: frozenset[str] = frozenset()
-        self._prune_at = 0.0
+        self._prune_at = self._renew_at = 0.0
         self.last_synced: float | None = None
         """When the follower last had all that Redis holds; None before the first time."""
 
@@ -115,9 +121,10 @@ class RouterState(FollowedReplicas):
             depths = self._mirror.longest_prefix(keys, now, predicted=False)
             there = {name: depths.get(self._replicas[name].slot, 0) * block_size for name in givers}
             num_pulls = {name: self._ledger.num_pulls(name) for name in givers}
+            fullness = {name: self._fullness(self._replicas[name]) for name in givers}
         views = [
-            view._replace(num_pulls=num_pulls[view.replica_id])
-            if num_pulls.get(view.replica_id, 0) > view.num_pulls
+            view._replace(num_pulls=max(view.num_pulls, num_pulls[view.replica_id]), fullness=fullness[view.replica_id])
+            if view.replica_id in givers
             else view
             for view in views
         ]
@@ -173,7 +180,11 @@ class RouterState(FollowedReplicas):
         return replica_ids - failed or replica_ids
 
     def tend(self, running: frozenset[str], now: float) -> None:
-        """Small upkeep at each decision and poll: leases that ended, slots to sweep, replicas that are gone."""
+        """Small upkeep at each decision and poll: leases that ended, slots to sweep, replicas that are gone, and blocks
+        that are expected for longer than a prediction lives."""
+        if now >= self._renew_at:
+            self._renew_at = now + RENEW_SECONDS
+            self._renew_predictions(now)
         with self._lock:
             self._ledger.end_expired(now)
             self._mirror.sweep()
@@ -182,6 +193,19 @@ class RouterState(FollowedReplicas):
             self._running, self._prune_at = running, now + PRUNE_SECONDS
             for replica_id in [r for r, replica in self._replicas.items() if self._is_over(r, replica, now)]:
                 self._mirror.drop(self._replicas.pop(replica_id).slot)
+
+    def _renew_predictions(self, now: float) -> None:
+        """A long prompt in a long queue is computed later than a prediction lives: its siblings would take it for lost,
+        and compute it once more (C12)."""
+        with self._lock:
+            entries = self._ledger.sent_since(float("-inf"), MAX_RENEWED)
+        for entry in entries:
+            for start in range(0, len(entry.keys), KEYS_PER_HOLD):
+                with self._lock:
+                    replica = self._replicas.get(entry.replica_id)
+                    if replica is None or entry.first_token or entry.sent_at <= replica.emptied_at:
+                        break
+                    self._mirror.predict(replica.slot, entry.keys[start : start + KEYS_PER_HOLD], now)
 
     @property
     def num_reservations(self) -> int:
@@ -198,6 +222,15 @@ class RouterState(FollowedReplicas):
             return found
 
     # With the lock held.
+
+    def _fullness(self, replica: ReplicaState) -> float:
+        """Running requests hold pages that nobody can hit yet: from nine tenths on it counts as full."""
+        registration = replica.registration
+        if registration is None:
+            return 0.0
+        room = registration.num_blocks + registration.num_colder_blocks
+        share = self._mirror.stats(replica.slot).num_keys / max(1, room)
+        return min(1.0, max(0.0, (share - ROOMY) / (FULL - ROOMY)))
 
     def _is_over(self, replica_id: str, replica: ReplicaState, now: float) -> bool:
         is_needed = replica_id in self._running or replica.registration is not None or now < replica.failed_until

@@ -22,6 +22,9 @@ class Disk(Protocol):
     """What is asked of `DiskTier`; `find` and `read_into` by any thread."""
 
     @property
+    def max_bytes(self) -> int: ...
+
+    @property
     def num_bytes(self) -> int: ...
 
     def offer(self, block_keys: Sequence[BlockKey], blob: memoryview) -> bool: ...
@@ -64,6 +67,11 @@ class ColderTiers:
         self._left_before: OrderedDict[BlockKey, None] = OrderedDict()
         if disk is not None:
             self._on_disk.update(disk.block_keys())
+
+    @property
+    def max_bytes(self) -> int:
+        """Of all tiers."""
+        return sum(tier.max_bytes for tier in (self.host, self.disk) if tier is not None)
 
     def __contains__(self, key: BlockKey) -> bool:
         return key in self._in_host or key in self._on_disk

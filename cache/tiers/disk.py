@@ -62,6 +62,10 @@ class DiskTier:
             self._thread.start()
 
     @property
+    def max_bytes(self) -> int:
+        return self._state.max_bytes
+
+    @property
     def num_pages(self) -> int:
         return len(self._state.index)
 

@@ -34,7 +34,7 @@ class ReplicaRegistration:
     canary: `BlockHasher.canary`; where it differs, block keys of the two processes mean different things.
     started_at: `time.time()` of the start; of two incarnations of one replica the later one counts.
     pages_at: where it gives its pages away, as its peers read it; empty where it gives none. block_bytes: of the K/V of
-    one block.
+    one block. num_blocks: of its pool; num_colder_blocks: that its colder tiers have room for.
     """
 
     replica_id: str
@@ -45,6 +45,7 @@ class ReplicaRegistration:
     started_at: float
     pages_at: str = ""
     block_bytes: int = 0
+    num_colder_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def encode_registration(registration: ReplicaRegistration) -> bytes:
     out.pack("16sIQ", registration.canary, registration.block_size, registration.num_blocks)
     out.measure(registration.started_at)
     out.string(registration.pages_at)
-    out.pack("Q", registration.block_bytes)
+    out.pack("QQ", registration.block_bytes, registration.num_colder_blocks)
     return out.bytes()
 
 
@@ -177,10 +178,10 @@ def decode_registration(data: bytes) -> ReplicaRegistration:
     block_size, num_blocks = record.unpack("IQ")
     started_at = record.measure()
     pages_at = record.string()
-    (block_bytes,) = record.unpack("Q")
+    block_bytes, num_colder_blocks = record.unpack("QQ")
     record.end()
     return ReplicaRegistration(
-        replica_id, incarnation, canary, block_size, num_blocks, started_at, pages_at, block_bytes
+        replica_id, incarnation, canary, block_size, num_blocks, started_at, pages_at, block_bytes, num_colder_blocks
     )
 
 

@@ -13,6 +13,7 @@ from cluster.lab.comparison import Comparison
 from cluster.lab.comparison_table import comparison_table
 from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel
 from cluster.lab.fleet_config import FleetConfig
+from cluster.lab.long_prefixes import LONG_PREFIXES
 from cluster.lab.output_files import check_outputs
 from cluster.lab.progress import request_progress
 from cluster.lab.scenario import Scenario
@@ -30,7 +31,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "replicas": (1, 1024), "load": (0.001, 1000), "rate": (1e-6, 1e6), "concurrency": (1, 1e6),
     "think_seconds": (0, 1e6), "requests": (1, 1e9), "cache_share": (0, 1e6), "block_size": (1, 1024),
     "mooncake_block": (1, 512), "routers": (1, 1024), "index_delay": (0, 1e6), "event_loss": (0, 0.999),
-    "step_noise": (0, 10), "slow_replicas": (0, 1024),
+    "step_noise": (0, 10), "slow_replicas": (0, 1024), "link_rate": (1, 1e15), "host_share": (0, 1e6),
 }  # fmt: skip
 """Least and most of each number of `compare`. Written so that NaN is within none."""
 
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
-    names = ", ".join([*SYNTHETIC, *BUNDLED])
+    names = ", ".join([*SYNTHETIC, *LONG_PREFIXES, *BUNDLED])
     parser.add_argument("--trace", required=True, help=f"a file (JSONL or CSV), or one of: {names}")
     parser.add_argument("--policies", default=",".join(POLICIES), help="with commas between (default: all)")
     parser.add_argument("--weights", action="append", default=[], metavar="POLICY.NAME=VALUE", help="may be repeated")
@@ -92,6 +93,14 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--event-loss", type=float, default=0.0, help="share of event batches lost")
     parser.add_argument("--step-noise", type=float, default=0.2, help="of step times (default: %(default)s)")
     parser.add_argument("--slow-replicas", type=int, default=1, help="that take 30 %% longer (default: %(default)s)")
+    parser.add_argument("--pull", action="store_true", help="replicas take pages from each other")
+    parser.add_argument(
+        "--link-rate", type=float, default=1.25e9, help="bytes a second of each replica's link (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--host-share", type=float, default=0.0,
+        help="fleet's host memory for evicted pages over the trace's unique blocks (default: none)",
+    )  # fmt: skip
     parser.add_argument("--json", type=_file, help="write the numbers here")
     parser.add_argument("--html", type=_file, help="write a page with plots here")
 
@@ -188,6 +197,9 @@ def _fleet(args: argparse.Namespace) -> FleetConfig:
         event_loss=args.event_loss,
         step_noise=args.step_noise,
         num_slow_replicas=args.slow_replicas,
+        pull=args.pull,
+        link_bytes_per_second=args.link_rate,
+        host_share=args.host_share,
     )
 
 

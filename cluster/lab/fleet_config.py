@@ -10,7 +10,8 @@ class FleetConfig:
     index_delay_seconds: from a change in a replica (blocks, load) until a router knows it. event_loss: share of the
     event batches that never arrive; the router finds the gap and loads a snapshot. transit_seconds: one way between
     ingress and replica. step_noise: standard deviation of a step's time as a share of it.
-    host_blocks: of each replica's memory, for what its pool evicts; host_bytes_per_second: how fast they come back.
+    host_blocks: of each replica's memory, for what its pool evicts; host_share: the same as a share of the trace's
+    unique blocks over the fleet, for `Scenario` to work out. host_bytes_per_second: how fast they come back.
     pull: whether replicas take pages from each other. link_bytes_per_second, link_seconds: of each one's way out and
     in, and until the first page comes.
     num_slow_replicas, slowness: so many replicas take so many times longer for a step.
@@ -32,6 +33,7 @@ class FleetConfig:
     slowness: float = 1.3
     jump: bool = True
     host_blocks: int = 0
+    host_share: float = 0.0
     host_bytes_per_second: float = 4e9
     pull: bool = False
     link_bytes_per_second: float = 1.25e9  # 10 Gbit/s
@@ -44,8 +46,9 @@ class FleetConfig:
         for name in ("host_bytes_per_second", "link_bytes_per_second"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-        if self.host_blocks < 0:
-            raise ValueError(f"host_blocks must be at least 0, got {self.host_blocks}")
+        for name in ("host_blocks", "host_share"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         for name in ("index_delay_seconds", "transit_seconds", "step_noise", "link_seconds"):
             if not getattr(self, name) >= 0.0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")

@@ -30,6 +30,14 @@ class CacheSize:
     num_blocks: int
     share: float
     at_floor: bool
+    num_unique_blocks: int = 0
+
+    def of_fleet(self, config: FleetConfig) -> FleetConfig:
+        """With these caches, and host memory where a share of it is asked for."""
+        host_blocks = config.host_blocks
+        if config.host_share:
+            host_blocks = math.ceil(config.host_share * self.num_unique_blocks / config.num_replicas)
+        return replace(config, num_blocks=self.num_blocks, host_blocks=host_blocks)
 
     @classmethod
     def of(cls, trace: Trace, config: FleetConfig, share: float | None, raise_share: bool = False) -> "CacheSize":
@@ -51,7 +59,8 @@ class CacheSize:
                 f"{unique:,} unique blocks, and the longest request needs {least}: at least {enough:g}, fewer "
                 "replicas or more requests"
             )
-        return cls(num_blocks, num_blocks * config.num_replicas / max(1, unique), num_blocks > asked_for)
+        got = num_blocks * config.num_replicas / max(1, unique)
+        return cls(num_blocks, got, num_blocks > asked_for, unique)
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ class Scenario:
         if not load > 0.0:
             raise ValueError(f"load must be above 0, got {load}")
         cache = CacheSize.of(trace, config, cache_share, raise_share)
-        config = replace(config, num_blocks=cache.num_blocks)
+        config = cache.of_fleet(config)
         full = saturation(trace, config, cost_model, lab_hasher(config.block_size))
         rate = load * full.requests_per_second
         return cls(trace, config, cost_model, cache, rate, load, oracle_hit_tokens=full.hit_tokens)
@@ -99,7 +108,7 @@ class Scenario:
         raise_share: bool = False,
     ) -> "Scenario":
         cache = CacheSize.of(trace, config, cache_share, raise_share)
-        return cls(trace, replace(config, num_blocks=cache.num_blocks), cost_model, cache, rate)
+        return cls(trace, cache.of_fleet(config), cost_model, cache, rate)
 
     @classmethod
     def closed(
@@ -113,7 +122,7 @@ class Scenario:
         raise_share: bool = False,
     ) -> "Scenario":
         cache = CacheSize.of(trace, config, cache_share, raise_share)
-        config = replace(config, num_blocks=cache.num_blocks)
+        config = cache.of_fleet(config)
         return cls(trace, config, cost_model, cache, concurrency=concurrency, think_seconds=think_seconds)
 
     @property

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from cluster.lab.long_prefixes import LONG_PREFIXES, long_prefix_trace
 from cluster.lab.synthetic_prefixes import SyntheticPrefixes
 from cluster.lab.trace import TextTokenizer, Trace
 from cluster.lab.trace_arrivals import read_arrivals
@@ -48,16 +49,20 @@ def load_trace(
     block_tokens: int | None = None,
     tokenize: TextTokenizer = word_tokenize,
 ) -> Trace:
-    """name_or_path: a key of SYNTHETIC or BUNDLED, or a file. block_tokens: for traces of block ids, None means 16.
+    """name_or_path: a key of SYNTHETIC, LONG_PREFIXES or BUNDLED, or a file. block_tokens: for traces of block ids,
+    None means 16.
 
     Raises ValueError for an unknown name or format, and for block_tokens with a trace that has no block ids.
     """
     if name_or_path in SYNTHETIC:
         _refuse_blocks(block_tokens, name_or_path)
         return SyntheticPrefixes(hot_share=SYNTHETIC[name_or_path]).trace(seed, num_requests)
+    if name_or_path in LONG_PREFIXES:
+        _refuse_blocks(block_tokens, name_or_path)
+        return long_prefix_trace(name_or_path, DATA_DIR, tokenize, seed, num_requests)
     path = DATA_DIR / BUNDLED[name_or_path] if name_or_path in BUNDLED else expanded(name_or_path)
     if not path.is_file():
-        names = ", ".join([*SYNTHETIC, *BUNDLED])
+        names = ", ".join([*SYNTHETIC, *LONG_PREFIXES, *BUNDLED])
         raise ValueError(f"trace {name_or_path!r} is no file and none of: {names}")
     trace = _read(path, seed, num_requests, block_tokens, tokenize)
     return replace(trace, origin=ORIGINS.get(name_or_path, path.name))

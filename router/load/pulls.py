@@ -1,6 +1,7 @@
 """What bringing pages into a replica's pool would cost: from its own colder tiers, and from another replica."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from cache.events import Tier
 from router.load.views import ReplicaView
@@ -59,4 +60,11 @@ def _with_pull(
     rate = view.pull_bytes_per_second or UNMEASURED_BYTES_PER_SECOND
     seconds = num_tokens / block_size * givers[giver.replica_id] / rate * (1 + giver.num_pulls)
     seconds += BEGIN_SECONDS + giver.restore_seconds
-    return view._replace(pull_from=giver.replica_id, pull_tokens=num_tokens, pull_seconds=seconds)
+    return view._replace(
+        pull_from=giver.replica_id, pull_tokens=num_tokens, pull_seconds=seconds, pull_lasts=_lasts(giver, block_size)
+    )
+
+
+def _lasts(giver: ReplicaView, block_size: int) -> float:
+    computed = giver.fullness * giver.prefill_tokens_per_second
+    return giver.num_blocks * block_size / computed if computed and giver.num_blocks else inf

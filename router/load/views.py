@@ -1,6 +1,7 @@
 """How busy each replica is, as a policy sees it."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from cache.wire.records import ReplicaLoad
@@ -25,6 +26,8 @@ class ReplicaView(NamedTuple):
     answer_seconds: how long answers took there of late from their first token to their end; 0 before the first ended.
     host_tokens, disk_tokens: of the hit, what lies in its colder tiers; restore_seconds: until that is in its pool.
     pull_tokens: tokens behind its hit that `pull_from` holds and could give it, and how long that would take.
+      pull_lasts: seconds in which a full giver computes as much as it holds; later it may have evicted them.
+    fullness: 0 to 1, of its pool and its colder tiers; 1: what comes costs what is there its place.
     pull_, host_, disk_bytes_per_second: its measurements, 0 where it has none. num_pulls: how many take pages from it.
     num_blocks, num_active_blocks: KV blocks it has, and those that running requests hold; 0 where nobody told.
     """
@@ -47,9 +50,11 @@ class ReplicaView(NamedTuple):
     host_tokens: int = 0
     disk_tokens: int = 0
     restore_seconds: float = 0.0
+    fullness: float = 0.0
     pull_from: str = ""
     pull_tokens: int = 0
     pull_seconds: float = 0.0
+    pull_lasts: float = inf
 
     @property
     def num_in_flight(self) -> int:

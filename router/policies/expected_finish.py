@@ -11,7 +11,7 @@ from router.policies.base import Policy, PolicyChoice, RequestShape, lowest, pre
 
 DEFAULT_PREFILL_RATE = 1000.0
 DEFAULT_DECODE_STEP_SECONDS = 0.03
-PARTS = ("queue", "prefill", "delay", "decode", "memory", "recent", "restore", "pull")
+PARTS = ("queue", "prefill", "delay", "decode", "memory", "recent", "restore", "evict", "pull")
 """Of a score, in seconds; `queue`, `prefill`, `memory`, `restore` and `pull` together are the first token."""
 
 
@@ -64,6 +64,10 @@ class ExpectedFinishPolicy(Policy):
     They are then not computed, and nobody waits for them, but this request waits for the transfer. Of both ways each
     replica counts with the cheaper one, so that a hot prefix spreads when its owner's queue costs more than a copy.
 
+    evict: a copy in a full cache costs another page its place, and somebody its computing later. So pages are copied
+    where there is room, and hot ones where a queue costs more than that; with a full fleet each prefix keeps its owner.
+    On a replica that is chosen anyway this says nothing against the pull: what is computed takes the same room.
+
     Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
     any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
     still computing it (C12, 50); `decode` lets a shared prompt spread over the replicas as soon as requests run (23);
@@ -90,6 +94,7 @@ class ExpectedFinishPolicy(Policy):
             "memory": 1.0,
             "decode": 0.3,
             "recent": 1.0,
+            "evict": 1.0,
             "recent_cap": 4.0,  # prompts
             "new_tokens": 32.0,  # of an answer, before the first answers have ended
             "decode_tokens": 32.0,  # a difference in decoding lasts so long, later decisions even it out
@@ -104,7 +109,7 @@ class ExpectedFinishPolicy(Policy):
         speeds = self._speeds(request, replicas)
         parts = {replica.replica_id: self._parts(request, replica, speeds) for replica in replicas}
         scores = {replica_id: sum(found) for replica_id, found in parts.items()}
-        queue, prefill, _, _, memory, _, restore, pull = parts[min(scores, key=scores.__getitem__)]
+        queue, prefill, _, _, memory, _, restore, _, pull = parts[min(scores, key=scores.__getitem__)]
         margin = (queue + prefill + memory + restore + pull) * self.weights["margin"] + 1e-4
         chosen = lowest(scores, replicas, margin, rng)
         reason = (
@@ -138,15 +143,21 @@ class ExpectedFinishPolicy(Policy):
         queue = replica.queued_prefill_tokens / rate
         decode = weights["decode"] * 2.0 * speeds.decode_tokens * decoding * speeds.decode_slope
 
-        def way(num_tokens: int, pull_seconds: float) -> tuple[float, ...]:
+        def way(num_tokens: float, pull_seconds: float) -> tuple[float, ...]:
             """With so many tokens to compute."""
             delay = num_tokens / speeds.usual_rate * delayed
-            return queue, num_tokens / rate, delay, decode, memory, recent, replica.restore_seconds, pull_seconds
+            return queue, num_tokens / rate, delay, decode, memory, recent, replica.restore_seconds, 0.0, pull_seconds
 
         computing = way(max(0, new_tokens), 0.0)
         if not replica.pull_tokens:
             return computing
-        return min(computing, way(max(0, new_tokens - replica.pull_tokens), replica.pull_seconds), key=sum)
+        # By the time that this request's turn comes a full giver may have evicted some of it.
+        come = replica.pull_tokens * (1.0 - min(1.0, queue / replica.pull_lasts))
+        pulling = way(max(0.0, new_tokens - come), replica.pull_seconds)
+        if sum(computing) <= sum(pulling):
+            return computing
+        evict = weights["evict"] * replica.fullness * replica.pull_tokens / speeds.usual_rate * (1.0 + delayed)
+        return (*pulling[:-2], evict, replica.pull_seconds)
 
     def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:
         """A replica that measured nothing gets the median, others move towards it, and none counts as more than four

@@ -33,6 +33,10 @@ class ListedDisk:
         self.tiers: ColderTiers | None = None
 
     @property
+    def max_bytes(self) -> int:
+        return PAGE_BYTES * self.room
+
+    @property
     def num_bytes(self) -> int:
         return PAGE_BYTES * len(self.pages)
 

@@ -49,7 +49,7 @@ RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
         wire.decode_events,
     ),
     "registration": (
-        st.builds(wire.ReplicaRegistration, names, names, block_keys, uint32, uint64, measures, names, uint64),
+        st.builds(wire.ReplicaRegistration, names, names, block_keys, uint32, uint64, measures, names, uint64, uint64),
         wire.encode_registration,
         wire.decode_registration,
     ),
