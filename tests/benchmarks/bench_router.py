@@ -19,7 +19,7 @@ from rich.table import Table
 
 from cluster.lab.cost_model import DEFAULT_COST_MODEL, CostModel
 from router.policies.registry import DEFAULT_POLICY
-from tests.benchmarks import router_matrix, router_micro, router_peers, router_scale
+from tests.benchmarks import router_matrix, router_micro, router_peers, router_pulls, router_scale
 from tests.benchmarks.router_works import WORKS
 
 OUT = Path(__file__).parent / "out" / "router.json"
@@ -70,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.part in ("all", "matrix"):
         _matrix(args, report, console)
         console.print(_matrix_table(report.cells))
+    if args.part in ("all", "pulls"):
+        _pulls(args, report, console)
     if args.part in ("all", "peers"):
         works = args.peer_works.split(",")
         report.verdicts += router_peers.run_peers(
@@ -105,7 +107,7 @@ def _micro(report: BenchReport, console: Console) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench-router")
-    parser.add_argument("--part", choices=("all", "micro", "matrix", "peers", "scale"), default="all")
+    parser.add_argument("--part", choices=("all", "micro", "matrix", "pulls", "peers", "scale"), default="all")
     parser.add_argument("--full", action="store_true", help="50, 80 and 95 %% load, both fleet and cache sizes: hours")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
@@ -121,6 +123,23 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--add-rounds", action="store_true", help="to those of an earlier run of the part peers")
     parser.add_argument("--transport", default="auto", help="of our cluster in the part peers (default: %(default)s)")
     return parser.parse_args(argv)
+
+
+def _pulls(args: argparse.Namespace, report: BenchReport, console: Console) -> None:
+    cells = router_pulls.pull_cells()
+    if args.cells:
+        wanted = set(args.cells.split(","))
+        cells = [cell for cell in cells if cell.label in wanted]
+    known = dict(report.before.get("pulls", {}))  # type: ignore[call-overload]
+
+    def on_cell(result: router_pulls.PullResult) -> None:
+        report.verdicts += router_pulls.pull_verdicts(result)
+        known.update(router_pulls.to_json([result]))
+        report.before = {**report.before, "pulls": known}
+        report.write()
+        console.print(f"{result.cell.label} done", highlight=False)
+
+    router_pulls.run_pull_cells(cells, args.requests, list(range(1, args.seeds + 1)), args.jobs, on_cell)
 
 
 def _matrix(args: argparse.Namespace, report: BenchReport, console: Console) -> None:
