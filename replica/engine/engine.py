@@ -23,7 +23,7 @@ from replica.model.runner import BlockTableOf
 from replica.model.step_logits import StepLogits
 from replica.plan import StepPlan
 from replica.request import Request, RequestState
-from replica.transfer.transfer import PageSource
+from replica.transfer.transfer import GivenPages
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Engine:
         self.books = Bookkeeping(observer or EngineObserver(), clock)
         self.forward_pass: ForwardPass | None = None
         """What the runner is, where a real one runs."""
-        self.page_source: PageSource | None = None
+        self.page_source: GivenPages | None = None
         """What peers may have of its pages, where they may."""
         self.page_bytes = 0
         """Of one page of the pool, where a real one lies behind it."""

@@ -1,5 +1,6 @@
 """The pages that this replica can give to its peers, read beside the engine's steps."""
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -20,9 +21,20 @@ class EnginePages:
         self.identity = identity
         self._manager = manager
         self._memory = memory
+        self._held_back_until = float("-inf")
+
+    def hold_back(self, seconds: float) -> None:
+        """Gives nothing away for so long, or until `give_again`: before a reset of the whole cluster, in which one that
+        has forgotten everything would else be given the same again by one that is still to be asked."""
+        self._held_back_until = time.monotonic() + seconds
+
+    def give_again(self) -> None:
+        self._held_back_until = float("-inf")
 
     def read_page(self, key: BlockKey, target: memoryview) -> bool:
         """Copies the page whose last block this is; any thread."""
+        if time.monotonic() < self._held_back_until:
+            return False
         copied = np.frombuffer(target, np.uint8)
         return self._read_pool(key, copied) or self._read_tiers(key, copied)
 

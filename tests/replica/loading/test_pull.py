@@ -109,6 +109,28 @@ def test_a_giver_that_cannot_be_asked_costs_no_answer(
     assert not taker.counters.num_hit_tokens
 
 
+def test_while_a_cluster_is_reset_nobody_gives_what_others_have_forgotten(
+    giver: tuple[Engine, PageServer], taker: Engine
+) -> None:
+    """The taker was reset before the giver; the router still believes that the giver holds the prompt, and it does."""
+    engine, server = giver
+    source = engine.page_source
+    assert source is not None
+    source.hold_back(600.0)
+    taker.reset_prefix_cache()
+    assert run(taker, [pulling(server.address, 8 * B)]) == cold()
+    assert taker.counters.num_failed_loads == {"missing": 1}
+    assert not taker.counters.num_hit_tokens
+    taker.reset_prefix_cache()
+    source.give_again()
+    run(taker, [pulling(server.address, 8 * B)])
+    assert taker.counters.num_loaded_tokens == {"peer": 8 * B}
+    source.hold_back(0.0)  # is over at once, as where nobody came to reset it
+    taker.reset_prefix_cache()
+    run(taker, [pulling(server.address, 8 * B)])
+    assert taker.counters.num_loaded_tokens == {"peer": 16 * B}
+
+
 def test_an_engine_that_may_not_pull_computes(giver: tuple[Engine, PageServer]) -> None:
     engine = tiny_engine()
     assert run(engine, [pulling(giver[1].address, 8 * B)]) == cold()
