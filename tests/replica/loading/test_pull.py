@@ -15,7 +15,7 @@ from replica.messages import GenerateRequest, PageAddress, Pull
 from replica.transfer.page_puller import PagePuller
 from replica.transfer.page_server import PageServer
 from tests.replica.tiny_models import BLOCK_SIZE, greedy, loaded, random_prompt, run, tiny_engine, tiny_model
-from tests.waiting import eventually
+from tests.waiting import BOUND_SECONDS, eventually
 
 B = BLOCK_SIZE
 SECRET = b"0123456789abcdef"
@@ -32,6 +32,12 @@ def pulling_engine(**config: object) -> Engine:
         loaded=loaded(tiny_model()),
         transfer=lambda identity, page_bytes: PagePuller(SECRET, identity, page_bytes),
     )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny prompts take so little to compute that a load would be late on a busy machine."""
+    monkeypatch.setattr("replica.engine.loads.LEAST_SECONDS", BOUND_SECONDS)
 
 
 @pytest.fixture
