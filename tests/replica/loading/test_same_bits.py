@@ -79,10 +79,10 @@ def write_to_disk(engine: Engine) -> None:
     """PROMPT's pages, by being used and thrown out twice."""
     assert engine.manager.tiers is not None
     disk = engine.manager.tiers.disk
-    key = engine._hasher.keys(PROMPT)[7]
+    keys = engine._hasher.keys(PROMPT)
     for prompt in (PROMPT, OTHER) * 2:
         ask(engine, prompt)
-    wait_until(lambda: disk is not None and disk.find(key), "the prompt's pages lie on disk")
+    wait_until(lambda: disk is not None and all(map(disk.find, keys)), "the prompt's pages lie on disk")
 
 
 def disk_of(folder: Path, size: int = 1 << 20) -> dict[str, object]:
