@@ -78,6 +78,7 @@ class Engine:
         self.loader = loader
         scheduler.can_pull = loader is not None and loader.can_pull
         self._loads = Loads(scheduler, loader, self.books.speed, clock)
+        scheduler.stop_loading = lambda request: self._loads.end(request.id)
         self._only_waits = False
         self._requests: dict[str, Request] = {}
 

@@ -150,6 +150,29 @@ def test_who_waits_for_the_pages_of_a_load_that_ends_runs_at_once(engine: Engine
     assert len(finish(engine, "waits")[0]) == 2
 
 
+def test_who_runs_is_not_thrown_out_for_who_still_loads(engine: Engine, loader: ScriptedLoader) -> None:
+    """The pool gets full while the younger one's pages are on their way: it has computed nothing, so it goes."""
+    old = random_prompt(B, seed=77)
+    engine.add(greedy(old, 6 * B, "old"))
+    engine.step()
+    engine.add(greedy(PROMPT, 4, "young"))
+    engine.step()
+    assert list(loader.loads) == ["young"]
+    loader.arrive("young", 2)
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    assert [request.id for request in engine.scheduler.running] == ["old"]
+    assert not loader.loads
+    tokens: dict[str, list[int]] = {"old": [], "young": []}
+    while engine.has_work:
+        loader.arrive_all()
+        for chunk in engine.step():
+            tokens[chunk.request_id] += chunk.token_ids
+        engine.manager.check_invariants()
+    assert tokens["young"] == cold(4)
+    assert engine.scheduler.num_recomputed_tokens == 0
+
+
 @pytest.mark.parametrize("late", ["a", "waits"])
 def test_a_deadline_holds_while_pages_are_on_their_way(
     engine: Engine, loader: ScriptedLoader, clock: Clock, late: str
