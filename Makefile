@@ -14,7 +14,7 @@ help:
 	@echo "make serve   set up what is missing and start a cluster on this machine (Ctrl-C stops it)"
 	@echo "make demo    run one multi-turn workload with two routing policies and compare them"
 	@echo "make test    run all tests"
-	@echo "make test-long  tests with clusters of their own: updated under load, an ingress killed"
+	@echo "make test-long  tests with clusters of their own: updated under load, an ingress killed; 100,000 random operations"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench-engine  the engine against other engines and its own bounds; sets up the others the first time"
 	@echo "make bench-cache   what pages from memory, disk and other replicas are worth, and what deciding on them costs"
@@ -52,7 +52,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(BIN)/python -m tests.fetch_models
 ifeq ($(ARGS),)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not e2e" -n 2 --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not e2e and not long" -n 2 --dist loadfile
 	@exec $(BIN)/python -m pytest -m "e2e and not long"
 else
 	@exec $(BIN)/python -m pytest $(ARGS)

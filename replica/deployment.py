@@ -139,12 +139,19 @@ class ReplicaDeployment:
             "forward_pass": self._forward_pass,
         }
 
+    async def hold_pages_back(self, seconds: float, route_to: str | None = None) -> None:
+        """Peers get none of this replica's pages until it has been reset, or so many seconds have passed."""
+        if (source := self._engine.engine.page_source) is not None:
+            source.hold_back(seconds)
+
     async def reset_prefix_cache(self, route_to: str | None = None) -> int:
         """Forgets all cached pages; the index hears of it by an event. Returns how many keys there were."""
 
         def reset(engine: Engine) -> int:
             num_keys = len(engine.manager.cached_keys())
             engine.reset_prefix_cache()
+            if engine.page_source is not None:
+                engine.page_source.give_again()
             return num_keys
 
         return await self._engine.call(reset)

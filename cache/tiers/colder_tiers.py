@@ -131,10 +131,10 @@ class ColderTiers:
 
     def clear(self) -> None:
         """A cache reset: nothing that is here now will ever be found again."""
-        if self.write_through is not None:
-            self.write_through.clear()
         if self.host is not None:
             self.host.clear()
+        if self.write_through is not None:
+            self.write_through.clear()  # behind the host, whose readers name pages for it, and before the disk
         if self.disk is not None:
             self.disk.clear()
         self._changes.clear()

@@ -23,7 +23,7 @@ from replica.model.runner import BlockTableOf
 from replica.model.step_logits import StepLogits
 from replica.plan import StepPlan
 from replica.request import Request, RequestState
-from replica.transfer.transfer import PageSource, Transfer
+from replica.transfer.transfer import GivenPages, Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Engine:
         self.books = Bookkeeping(observer or EngineObserver(), clock)
         self.forward_pass: ForwardPass | None = None
         """What the runner is, where a real one runs."""
-        self.page_source: PageSource | None = None
+        self.page_source: GivenPages | None = None
         """What peers may have of its pages, where they may."""
         self.page_transfer: Transfer | None = None
         """How it has pages of peers, where it may."""
@@ -82,6 +82,7 @@ class Engine:
         self.loader = loader
         scheduler.can_pull = loader is not None and loader.can_pull
         self._loads = Loads(scheduler, loader, self.books.speed, clock)
+        scheduler.stop_loading = lambda request: self._loads.end(request.id)
         self._only_waits = False
         self._requests: dict[str, Request] = {}
 
@@ -124,12 +125,18 @@ class Engine:
     @property
     def can_step(self) -> bool:
         """There is work, and not all of it waits for pages that are on their way."""
-        return self.has_work and (not self._only_waits or self._loads.any_due)
+        if not self._only_waits or self._loads.any_due:
+            return self.has_work
+        return bool(self._late_requests())
 
     @property
     def next_deadline(self) -> float | None:
-        """When, on the clock, a load is late; None where nothing is loaded."""
-        return self._loads.next_deadline
+        """When, on the clock, a load or a request is late next; None where nothing is loaded, for then steps look."""
+        late_at = self._loads.next_deadline
+        if late_at is None:
+            return None
+        deadlines = (request.message.deadline_seconds for request in self._requests.values())
+        return min([late_at, *(deadline for deadline in deadlines if deadline is not None)])
 
     def add(self, message: GenerateRequest) -> None:
         """Queues a request. Raises RequestRefused for what can never be served and EngineOverloaded for what can not
@@ -216,13 +223,16 @@ class Engine:
 
     def _expire(self) -> list[TokenChunk]:
         """Ends requests whose deadline has passed, before anything more is computed for them (53)."""
+        late = self._late_requests()
+        return [self._finish(request, FinishReason.TIMEOUT, error="the request's deadline passed") for request in late]
+
+    def _late_requests(self) -> list[Request]:
         now = self._clock()
-        late = [
+        return [
             request
             for request in self._requests.values()
             if request.message.deadline_seconds is not None and request.message.deadline_seconds <= now
         ]
-        return [self._finish(request, FinishReason.TIMEOUT, error="the request's deadline passed") for request in late]
 
     def _give_out(self, request: Request, token_id: int | None, logprobs: TokenLogprobs | None) -> TokenChunk:
         """Whatever goes wrong with one request's token ends that request and nobody else's."""

@@ -1,7 +1,7 @@
 """Decides what the next step computes: continuous batching with chunked prefill."""
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import count, takewhile
 
@@ -48,6 +48,8 @@ class Scheduler:
         self.running: list[Request] = []
         self.loading: list[Request] = []
         self.can_pull = False  # pages of other replicas
+        self.stop_loading: Callable[[Request], object] = lambda request: None
+        """Nothing is written into the request's pages when this returns."""
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         self.num_inflight_shared_tokens = 0
@@ -119,17 +121,30 @@ class Scheduler:
     def _make_room(self, request: Request, plan: StepPlan) -> bool:
         """Gets the request a page for its newest token; False where it had to be preempted itself."""
         while not self.manager.grow(request.id, request.num_tokens):
-            # Running requests stand in order of priority and admission and decodes are planned in that order, so the
-            # victim is never in the plan already.
-            victim = self.running[-1]
+            victim = self._victim()
             self._preempt(victim)
             plan.preempted.append(victim)
             if victim is request:
                 return False
         return True
 
+    def _victim(self) -> Request:
+        """Whose pages a decode gets: of the lowest priority who loads, having computed nothing yet, else the newest.
+
+        Running requests stand in order of priority and admission and decodes are planned in that order, so the victim
+        is never in the plan already."""
+        newest = self.running[-1]
+        loading = max(reversed(self.loading), key=_priority, default=newest)
+        return loading if _priority(loading) >= _priority(newest) else newest
+
     def _preempt(self, victim: Request) -> None:
-        self._leave_running(victim)
+        if victim.state is RequestState.LOADING:
+            self.stop_loading(victim)
+            self.loading.remove(victim)
+            victim.num_loading_pages = 0
+            self._let_go(victim)
+        else:
+            self._leave_running(victim)
         victim.state = RequestState.WAITING
         victim.num_preemptions += 1
         victim.num_computed_tokens = 0

@@ -1,6 +1,7 @@
 """The pages that this replica can give to its peers, read beside the engine's steps."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -26,6 +27,15 @@ class EnginePages:
         """What `offered` does."""
         self._manager = manager
         self.memory = memory
+        self._held_back_until = float("-inf")
+
+    def hold_back(self, seconds: float) -> None:
+        """Gives nothing away for so long, or until `give_again`: before a reset of the whole cluster, in which one that
+        has forgotten everything would else be given the same again by one that is still to be asked."""
+        self._held_back_until = time.monotonic() + seconds
+
+    def give_again(self) -> None:
+        self._held_back_until = float("-inf")
 
     def hottest(self, max_pages: int, least_uses: int = 1) -> list[tuple[BlockKey, ...]]:
         """Of the pool."""
@@ -41,6 +51,8 @@ class EnginePages:
 
     def read_page(self, key: BlockKey, target: memoryview) -> bool:
         """Copies the page whose last block this is; any thread."""
+        if time.monotonic() < self._held_back_until:
+            return False
         copied = np.frombuffer(target, np.uint8)
         return self._read_pool(key, copied) or self._read_tiers(key, copied)
 

@@ -32,6 +32,14 @@ class PageSource(Protocol):
         ...
 
 
+class GivenPages(PageSource, Protocol):
+    """A source that can be told to give nothing for a while."""
+
+    def hold_back(self, seconds: float) -> None: ...
+
+    def give_again(self) -> None: ...
+
+
 class PullEnd(StrEnum):
     """Why a pull ended."""
 

@@ -1,6 +1,7 @@
 """Requests whose pages come from a colder tier: others run on, what comes is used, what does not come is computed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,49 @@ def test_who_waits_for_the_pages_of_a_load_that_ends_runs_at_once(engine: Engine
     engine.abort("a")
     assert engine.can_step
     assert len(finish(engine, "waits")[0]) == 2
+
+
+def test_who_runs_is_not_thrown_out_for_who_still_loads(engine: Engine, loader: ScriptedLoader) -> None:
+    """The pool gets full while the younger one's pages are on their way: it has computed nothing, so it goes."""
+    old = random_prompt(B, seed=77)
+    engine.add(greedy(old, 6 * B, "old"))
+    engine.step()
+    engine.add(greedy(PROMPT, 4, "young"))
+    engine.step()
+    assert list(loader.loads) == ["young"]
+    loader.arrive("young", 2)
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    assert [request.id for request in engine.scheduler.running] == ["old"]
+    assert not loader.loads
+    tokens: dict[str, list[int]] = {"old": [], "young": []}
+    while engine.has_work:
+        loader.arrive_all()
+        for chunk in engine.step():
+            tokens[chunk.request_id] += chunk.token_ids
+        engine.manager.check_invariants()
+    assert tokens["young"] == cold(4)
+    assert engine.scheduler.num_recomputed_tokens == 0
+
+
+@pytest.mark.parametrize("late", ["a", "waits"])
+def test_a_deadline_holds_while_pages_are_on_their_way(
+    engine: Engine, loader: ScriptedLoader, clock: Clock, late: str
+) -> None:
+    """Of who loads, and of who waits; the load itself may take longer."""
+    engine._clock, engine.speed.prefill_tokens_per_second = clock, 1.0
+    engine.add(replace(greedy(PROMPT, 4, "a"), deadline_seconds=103.0 if late == "a" else None))
+    waiting = greedy(random_prompt(6 * B, seed=12), 2, "waits")
+    engine.add(replace(waiting, deadline_seconds=103.0 if late == "waits" else None))
+    engine.step()
+    assert engine.next_deadline == 103.0
+    clock.now = 102.9
+    assert not engine.can_step
+    clock.now = 103.0
+    assert engine.can_step
+    (ended,) = [chunk for chunk in engine.step() if chunk.finish_reason is not None]
+    assert (ended.request_id, ended.finish_reason) == (late, FinishReason.TIMEOUT)
+    assert list(loader.loads) == ([] if late == "a" else ["a"])
 
 
 def test_siblings_wait_for_one_load(engine: Engine, loader: ScriptedLoader) -> None:

@@ -15,7 +15,7 @@ from replica.messages import GenerateRequest, PageAddress, Pull
 from replica.transfer.page_puller import PagePuller
 from replica.transfer.page_server import PageServer
 from tests.replica.tiny_models import BLOCK_SIZE, greedy, loaded, random_prompt, run, tiny_engine, tiny_model
-from tests.waiting import eventually
+from tests.waiting import BOUND_SECONDS, eventually
 
 B = BLOCK_SIZE
 SECRET = b"0123456789abcdef"
@@ -32,6 +32,12 @@ def pulling_engine(**config: object) -> Engine:
         loaded=loaded(tiny_model()),
         transfer=lambda identity, page_bytes: PagePuller(SECRET, identity, page_bytes),
     )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny prompts take so little to compute that a load would be late on a busy machine."""
+    monkeypatch.setattr("replica.engine.loads.LEAST_SECONDS", BOUND_SECONDS)
 
 
 @pytest.fixture
@@ -125,6 +131,28 @@ def test_a_giver_that_cannot_be_asked_costs_no_answer(
     assert run(taker, [pulling(address, 8 * B)]) == cold()
     assert sum(taker.counters.num_failed_loads.values()) == 1
     assert not taker.counters.num_hit_tokens
+
+
+def test_while_a_cluster_is_reset_nobody_gives_what_others_have_forgotten(
+    giver: tuple[Engine, PageServer], taker: Engine
+) -> None:
+    """The taker was reset before the giver; the router still believes that the giver holds the prompt, and it does."""
+    engine, server = giver
+    source = engine.page_source
+    assert source is not None
+    source.hold_back(600.0)
+    taker.reset_prefix_cache()
+    assert run(taker, [pulling(server.address, 8 * B)]) == cold()
+    assert taker.counters.num_failed_loads == {"missing": 1}
+    assert not taker.counters.num_hit_tokens
+    taker.reset_prefix_cache()
+    source.give_again()
+    run(taker, [pulling(server.address, 8 * B)])
+    assert taker.counters.num_loaded_tokens == {"peer": 8 * B}
+    source.hold_back(0.0)  # is over at once, as where nobody came to reset it
+    taker.reset_prefix_cache()
+    run(taker, [pulling(server.address, 8 * B)])
+    assert taker.counters.num_loaded_tokens == {"peer": 16 * B}
 
 
 def test_an_engine_that_may_not_pull_computes(giver: tuple[Engine, PageServer]) -> None:

@@ -17,7 +17,7 @@ from replica.sampling_params import SamplingParams
 from replica.transfer.page_puller import PagePuller
 from replica.transfer.page_server import PageServer
 from tests.replica.tiny_models import BLOCK_SIZE, loaded, random_prompt, tiny_model
-from tests.waiting import wait_until
+from tests.waiting import BOUND_SECONDS, wait_until
 
 B = BLOCK_SIZE
 SECRET = b"0123456789abcdef"
@@ -28,6 +28,12 @@ if native_unavailable_because() is None:
     CASES += [("Llama", "native"), ("Gemma3", "native"), ("GPT2", "native")]
 
 Answer = list[TokenLogprobs]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny prompts take so little to compute that a load would be late on a busy machine."""
+    monkeypatch.setattr("replica.engine.loads.LEAST_SECONDS", BOUND_SECONDS)
 
 
 @contextmanager
@@ -73,10 +79,10 @@ def write_to_disk(engine: Engine) -> None:
     """PROMPT's pages, by being used and thrown out twice."""
     assert engine.manager.tiers is not None
     disk = engine.manager.tiers.disk
-    key = engine._hasher.keys(PROMPT)[7]
+    keys = engine._hasher.keys(PROMPT)
     for prompt in (PROMPT, OTHER) * 2:
         ask(engine, prompt)
-    wait_until(lambda: disk is not None and disk.find(key), "the prompt's pages lie on disk")
+    wait_until(lambda: disk is not None and all(map(disk.find, keys)), "the prompt's pages lie on disk")
 
 
 def disk_of(folder: Path, size: int = 1 << 20) -> dict[str, object]:

@@ -62,7 +62,8 @@ def test_who_is_gone_or_lies_has_nothing() -> None:
         assert puller.hottest(ELSEWHERE, 10, soon()) == []
         for what in (b"", b"garbage", msgspec.msgpack.encode(Hottest([[b"short"]]))):
             with raw_holder(say(what)) as address:  # type: ignore[arg-type]
-                assert puller.hottest(address, 10, time.monotonic() + 0.5) == []
+                deadline = time.monotonic() + 0.5
+                assert puller.hottest(address, 10, deadline) == []
 
 
 @pytest.mark.parametrize(
