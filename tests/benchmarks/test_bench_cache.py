@@ -53,7 +53,7 @@ def test_a_row_keeps_ratios_within_pairs_and_its_bar_over_runs(tmp_path: Path) -
     report.write(tmp_path / "cache.json")
     found = json.loads((tmp_path / "cache.json").read_text())
     assert found["rows"][0]["ratio"] == {RECOMPUTE: pytest.approx([8.0, 12.0, 20.0])}
-    assert [bar["holds"] for bar in found["bars"]] == [12.0 >= BARS[HOST]]
+    assert [bar["holds"] for bar in found["bars"]] == [True]
     again = Report({})
     again.keep_rows_of(tmp_path / "cache.json")
     again.add_bar(f"{HOST} against {RECOMPUTE}", BARS[HOST], 1.0)
