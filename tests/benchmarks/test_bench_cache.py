@@ -19,10 +19,13 @@ from replica.transfer.transfer import Transfer
 from tests.benchmarks.cache_decide import Decider
 from tests.benchmarks.cache_documents import DOCUMENTS, OURS, WITHOUT, DocumentsRun, _report
 from tests.benchmarks.cache_engine import Answer
+from tests.benchmarks.cache_peers import HITS, TTFT, ratios
 from tests.benchmarks.cache_restore import BARS, HOST, RECOMPUTE, REUSABLE_TOKENS, RestorePairs
 from tests.benchmarks.paced_pages import Paced70B
 from tests.benchmarks.report import Report
 from tests.benchmarks.router_micro import HASHER
+from tests.benchmarks.test_router_peers import OURS as ROUTED
+from tests.benchmarks.test_router_peers import SMG
 from tests.cluster.text.small_tokenizer import write_small_tokenizer
 from tests.waiting import wait_until
 
@@ -80,6 +83,12 @@ def test_unequal_work_is_no_row() -> None:
     assert report.bars[0]["holds"]
     with pytest.raises(RuntimeError, match="unequal work"):
         _report(DOCUMENTS, {OURS: [run], WITHOUT: [replace(run, prompt_tokens=99)]}, report)
+
+
+def test_the_best_router_in_hits_may_be_another_than_the_one_in_seconds() -> None:
+    hitting, quick = replace(SMG, hit_tokens=100, ttft_p95=0.9), replace(SMG, hit_tokens=40, ttft_p95=0.3)
+    assert ratios([ROUTED, hitting, quick]) == pytest.approx({HITS: 0.8, TTFT: 1.5})
+    assert ratios([ROUTED]) == {}
 
 
 def test_pulls_are_considered_on_one_side_alone() -> None:
