@@ -220,9 +220,7 @@ class Scheduler:
         if 4 * num_shared * self.manager.block_size < request.num_tokens - match.num_tokens:
             return False
         owner = self._inflight.owner_of(request.block_keys[num_matched])
-        if all(
-            loading.id != owner for loading in self.loading
-        ):  # a load is bounded in seconds, however short steps are
+        if all(loading.id != owner for loading in self.loading):  # those are bounded in seconds
             request.num_share_waits += 1
         return True
 

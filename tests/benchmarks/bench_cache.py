@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import cache_decide, cache_documents, cache_pressure, cache_restore
+from tests.benchmarks import cache_decide, cache_documents, cache_peers, cache_pressure, cache_restore
 from tests.benchmarks.report import Report
 from tests.benchmarks.router_sides import PEERS
 
@@ -57,6 +57,13 @@ def _documents_8b(arguments: argparse.Namespace, report: Report) -> None:
     )
 
 
+def _peers_hits(name: str) -> Part:
+    def run(arguments: argparse.Namespace, report: Report) -> None:
+        cache_peers.run_peers_hits(name, arguments.model, arguments.rounds or CLUSTER_ROUNDS, report)
+
+    return run
+
+
 PARTS: dict[str, Part] = {
     cache_restore.HOST: _host,
     cache_restore.DISK: _disk,
@@ -65,6 +72,8 @@ PARTS: dict[str, Part] = {
     cache_pressure.WORK: _pressure,
     cache_documents.DOCUMENTS.name: _documents,
     cache_documents.DOCUMENTS_8B.name: _documents_8b,
+    cache_peers.SMOLLM2: _peers_hits(cache_peers.SMOLLM2),
+    cache_peers.PACED_RUN: _peers_hits(cache_peers.PACED_RUN),
 }
 
 

@@ -21,7 +21,7 @@ from cluster.machine.child_processes import adopt_orphans, end_all_children
 from cluster.serving.app import APP_NAME, REPLICA_DEPLOYMENT, application, cluster_spec
 
 NUM_REPLICAS = 4
-REAL, PACED, PACED_70B, PACED_8B = "real", "paced", "paced_70b", "paced_8b"
+REAL, PACED, PACED_PAGES, PACED_70B, PACED_8B = "real", "paced", "paced_pages", "paced_70b", "paced_8b"
 
 
 def run(
@@ -62,10 +62,10 @@ def _deploy(config: ServeConfig, model_dir: Path, engine: str) -> list[str]:
     """Returns the addresses of the replicas' own APIs."""
     from ray import serve
 
-    from tests.benchmarks.paced_pages import Paced8B, Paced70B
+    from tests.benchmarks.paced_pages import Paced8B, Paced70B, PagedReplica
     from tests.benchmarks.paced_replica import PacedReplica
 
-    replica_class = {PACED: PacedReplica, PACED_70B: Paced70B, PACED_8B: Paced8B}.get(engine)
+    replica_class = {PACED: PacedReplica, PACED_PAGES: PagedReplica, PACED_70B: Paced70B, PACED_8B: Paced8B}.get(engine)
     app = application(config, cluster_spec(config, model_dir), replica_class)
     options = {"host": "127.0.0.1", "port": config.port, "keep_alive_timeout_s": KEEP_ALIVE_SECONDS}
     serve.start(proxy_location="EveryNode", http_options=options)
