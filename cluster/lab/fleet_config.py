@@ -28,6 +28,7 @@ class FleetConfig:
     num_slow_replicas: int = 0
     slowness: float = 1.3
     jump: bool = True
+    eviction: str = "lru"
 
     def __post_init__(self) -> None:
         for name, least in (("num_replicas", 1), ("num_blocks", 2), ("max_num_seqs", 1), ("num_routers", 1)):

@@ -66,7 +66,7 @@ class SimulatedReplica:
             self.replica_id, f"{number:032x}", hasher.canary, config.block_size, config.num_blocks, 0.0
         )
         self.scheduler = Scheduler(
-            KVCacheManager(config.num_blocks, config.block_size),
+            KVCacheManager(config.num_blocks, config.block_size, eviction=config.eviction),
             hasher,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
