@@ -7,6 +7,8 @@ from typing import Protocol
 from cache.block_hasher import BlockKey
 
 EVICTIONS = ("lru", "adaptive")
+PAGES_PER_RETURN = 2.0
+"""By so many pages of the pool, at least, a key that comes back moves the share that is spared."""
 
 
 class FreePages(Protocol):
@@ -102,12 +104,8 @@ class AdaptiveOrder:
         for again, evicted in enumerate(self._evicted):
             if key in evicted:
                 other = self._evicted[1 - again]
-                step = RATE * max(1.0, len(other) / len(evicted)) / self._num_pages
+                step = PAGES_PER_RETURN * max(1.0, len(other) / len(evicted)) / self._num_pages
                 self._share = min(1.0, max(0.0, self._share + (step if again else -step)))
                 del evicted[key]
                 if again:
                     self._came_back.add(page_id)
-
-
-RATE = 2.0
-"""Share of the pool by which one key that comes back moves the share, in pages."""

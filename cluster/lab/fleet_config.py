@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from cache.eviction import EVICTIONS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConfig:
@@ -11,6 +13,7 @@ class FleetConfig:
     event batches that never arrive; the router finds the gap and loads a snapshot. transit_seconds: one way between
     ingress and replica. step_noise: standard deviation of a step's time as a share of it.
     num_slow_replicas, slowness: so many replicas take so many times longer for a step.
+    eviction: which cached pages of a replica go first, one of `cache.eviction.EVICTIONS`.
     jump: leap over decode steps in which nothing else happens; the results are the same.
     """
 
@@ -37,6 +40,8 @@ class FleetConfig:
         for name in ("index_delay_seconds", "transit_seconds", "step_noise"):
             if not getattr(self, name) >= 0.0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.eviction not in EVICTIONS:
+            raise ValueError(f"eviction must be one of {', '.join(EVICTIONS)}, got {self.eviction!r}")
         if not 0.0 <= self.event_loss < 1.0:
             raise ValueError(f"event_loss must be at least 0 and below 1, got {self.event_loss}")
         if not 0 <= self.num_slow_replicas <= self.num_replicas:

@@ -1,10 +1,12 @@
 """In which order pages are handed out again: a chain is eaten from its end, or what is left of it cannot be hit."""
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from cache.block_hasher import BlockHasher, BlockKey
 from cache.block_pool import EvictedPage
+from cache.eviction import EVICTIONS
 from cache.kv_cache_manager import KVCacheManager
 
 B = 2
@@ -17,8 +19,8 @@ STEPS = st.lists(st.tuples(PROMPTS, st.integers(0, 3)), min_size=4, max_size=40)
 class Run:
     """Requests that come and go in a small pool; every page that is evicted is checked at that moment."""
 
-    def __init__(self, num_pages: int):
-        self.manager = KVCacheManager(num_pages, B)
+    def __init__(self, num_pages: int, eviction: str):
+        self.manager = KVCacheManager(num_pages, B, eviction=eviction)
         self.parents: dict[BlockKey, BlockKey] = {}
         self.running: list[str] = []
         self.num_evicted = 0
@@ -55,17 +57,53 @@ class Run:
         self.manager.check_invariants()
 
 
+@pytest.mark.parametrize("eviction", EVICTIONS)
 @given(num_pages=st.integers(5, 12), steps=STEPS)
-def test_no_page_is_evicted_before_those_that_follow_it(num_pages: int, steps: list[tuple[list[int], int]]) -> None:
-    run = Run(num_pages)
+def test_no_page_is_evicted_before_those_that_follow_it(
+    eviction: str, num_pages: int, steps: list[tuple[list[int], int]]
+) -> None:
+    run = Run(num_pages, eviction)
     for number, (tokens, num_leaving) in enumerate(steps):
         run.serve(number, tokens, num_leaving)
 
 
-def test_a_chain_is_evicted_from_its_end() -> None:
-    run, chain = Run(4), [0, 0, 0, 1, 0, 0]
+@pytest.mark.parametrize("eviction", EVICTIONS)
+def test_a_chain_is_evicted_from_its_end(eviction: str) -> None:
+    run, chain = Run(4, eviction), [0, 0, 0, 1, 0, 0]
     run.serve(0, chain, 1)
     for number, num_left in enumerate((3, 2, 1, 0), start=1):  # the first takes the page that was never used
         run.serve(number, [number + 1] * B, 0)
         assert len(run.manager.match(HASHER.keys(chain), len(chain) + 1).page_ids) == num_left
     assert run.num_evicted == 3
+
+
+def hits(run: Run, tokens: list[int]) -> int:
+    return len(run.manager.match(HASHER.keys(tokens), len(tokens) + 1).page_ids)
+
+
+@pytest.mark.parametrize("eviction, num_kept", [("lru", 0), ("adaptive", 2)])
+def test_adaptive_spares_what_comes_back_while_prompts_pass_that_nobody_repeats(eviction: str, num_kept: int) -> None:
+    run, shared, number = Run(8, eviction), [0, 0, 0, 1], 0
+    for _ in range(4):
+        for tail in (2, 3):  # used again, each time after it was evicted
+            run.serve(number, [*shared, tail, number], 1)
+            number += 1
+        for _ in range(10):
+            run.serve(number, [9, number, 9, number], 1)
+            number += 1
+    assert hits(run, shared) == num_kept
+
+
+def test_a_reset_leaves_no_page_spared_that_nothing_can_hit() -> None:
+    run = Run(4, "adaptive")
+    for number in range(3):
+        run.serve(number, [0, 0, 0, 1], 1)
+    run.manager.reset()
+    for number, tokens in enumerate(([2, 2], [3, 3], [4, 4], [5, 5]), start=3):
+        run.serve(number, tokens, 1)
+    assert [hits(run, [token] * B) for token in (2, 3, 4, 5)] == [1, 1, 1, 1]
+
+
+def test_an_unknown_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="eviction must be one of lru, adaptive, got 'fifo'"):
+        Run(4, "fifo")
