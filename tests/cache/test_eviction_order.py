@@ -81,27 +81,34 @@ def hits(run: Run, tokens: list[int]) -> int:
     return len(run.manager.match(HASHER.keys(tokens), len(tokens) + 1).page_ids)
 
 
-@pytest.mark.parametrize("eviction, num_kept", [("lru", 0), ("adaptive", 2)])
-def test_adaptive_spares_what_comes_back_while_prompts_pass_that_nobody_repeats(eviction: str, num_kept: int) -> None:
-    run, shared, number = Run(8, eviction), [0, 0, 0, 1], 0
+def come_back(run: Run, shared: list[int]) -> int:
+    """Prompts with a shared beginning, which the prompts between them push out. Returns how many requests that were."""
+    number = 0
     for _ in range(4):
-        for tail in (2, 3):  # used again, each time after it was evicted
+        for tail in (2, 3):
             run.serve(number, [*shared, tail, number], 1)
             number += 1
         for _ in range(10):
             run.serve(number, [9, number, 9, number], 1)
             number += 1
-    assert hits(run, shared) == num_kept
+    return number
 
 
-def test_a_reset_leaves_no_page_spared_that_nothing_can_hit() -> None:
-    run = Run(4, "adaptive")
-    for number in range(3):
-        run.serve(number, [0, 0, 0, 1], 1)
+@pytest.mark.parametrize("eviction, num_kept", [("lru", 0), ("adaptive", 2)])
+def test_adaptive_spares_what_comes_back_while_prompts_pass_that_nobody_repeats(eviction: str, num_kept: int) -> None:
+    run = Run(8, eviction)
+    come_back(run, [0, 0, 0, 1])
+    assert hits(run, [0, 0, 0, 1]) == num_kept
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+def test_after_a_reset_no_page_is_spared_that_nothing_can_hit(eviction: str) -> None:
+    run = Run(8, eviction)
+    first = come_back(run, [0, 0, 0, 1])
     run.manager.reset()
-    for number, tokens in enumerate(([2, 2], [3, 3], [4, 4], [5, 5]), start=3):
-        run.serve(number, tokens, 1)
-    assert [hits(run, [token] * B) for token in (2, 3, 4, 5)] == [1, 1, 1, 1]
+    for number in range(first, first + 8):
+        run.serve(number, [7, number], 1)
+    assert all(hits(run, [7, number]) for number in range(first, first + 8))
 
 
 def test_an_unknown_order_is_refused() -> None:
