@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cache.block_hasher import BlockKey
+from cache.eviction import EVICTIONS, AdaptiveOrder, FreePages
 from cache.prefix_index import PrefixIndex
 
 
@@ -27,15 +28,22 @@ class BlockPool:
     its keys in the same call (A2, 4), so that no key ever points at foreign content. All operations are O(1) per page.
     """
 
-    def __init__(self, num_pages: int, index: PrefixIndex):
+    def __init__(self, num_pages: int, index: PrefixIndex, eviction: str = "lru"):
+        """eviction: one of EVICTIONS, the order in which pages are handed out. Raises ValueError for another one."""
         if num_pages < 1:
             raise ValueError(f"num_pages must be at least 1, got {num_pages}")
+        if eviction not in EVICTIONS:
+            raise ValueError(f"eviction must be one of {', '.join(EVICTIONS)}, got {eviction!r}")
         self.num_pages = num_pages
         self.index = index
         self._refs = [0] * num_pages
         self._generations = [0] * num_pages
         self._uses = [0] * num_pages
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_pages))
+        self._free: FreePages = (
+            OrderedDict.fromkeys(range(num_pages))
+            if eviction == "lru"
+            else AdaptiveOrder(num_pages, index.keys_of, self._uses)
+        )
         self._num_cached_free = 0
 
     @property
@@ -79,7 +87,7 @@ class BlockPool:
             self._uses[page_id] += 1
 
     def take(self, num_pages: int) -> tuple[list[int], list[EvictedPage]]:
-        """Hands out pages with one holder each, oldest free first. Returns them, and what could be hit in them.
+        """Hands out pages with one holder each, in the order of eviction. Returns them, and what could be hit in them.
 
         Raises IndexError when fewer are free; nothing is changed then.
         """

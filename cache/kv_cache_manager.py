@@ -71,10 +71,11 @@ class KVCacheManager:
         blocks_per_page: int = 1,
         prefix_caching: bool = True,
         keep_token_ids: bool = False,
+        eviction: str = "lru",
     ):
         """num_pages: size of the pool. block_size: tokens of a hash block. A page holds `blocks_per_page` of them.
 
-        keep_token_ids: those of cached blocks, for `overlap`.
+        keep_token_ids: those of cached blocks, for `overlap`. eviction: see `BlockPool`.
         """
         if block_size < 1 or blocks_per_page < 1:
             raise ValueError(f"block_size and blocks_per_page must be at least 1, got {block_size}, {blocks_per_page}")
@@ -82,7 +83,7 @@ class KVCacheManager:
         self.blocks_per_page = blocks_per_page
         self.page_size = block_size * blocks_per_page
         self.prefix_caching = prefix_caching
-        self.pool = BlockPool(num_pages, PrefixIndex())
+        self.pool = BlockPool(num_pages, PrefixIndex(), eviction)
         self._contents = BlockContents() if keep_token_ids else None
         self._tables: dict[str, _Table] = {}
         self.tiers: ColderTiers | None = None

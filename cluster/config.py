@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from cache.eviction import EVICTIONS
 from cluster.api.limits import ApiLimits
 from cluster.models.default_model import DEFAULT_MODEL
 from cluster.setting_sources import SettingSource, expanded, parse_bytes
@@ -66,6 +67,7 @@ class ServeConfig:
     )
     num_blocks: int | None = setting(None, "KV blocks of one replica; wins over --kv-memory", low=2)
     kv_memory: int | None = setting(None, "KV memory of one replica, e.g. 2GiB; default: by available memory", low=1)
+    eviction: str = setting(_ENGINE["eviction"], f"which cached pages go first: {', '.join(EVICTIONS)}")
     host_kv_memory: int = setting(
         0, "memory of one replica for KV pages that its pool evicts, e.g. 4GiB; 0 keeps none", low=0
     )
@@ -218,6 +220,7 @@ class ServeConfig:
             page_size=self.page_size,
             num_blocks=self.num_blocks,
             kv_memory_bytes=self.kv_memory,
+            eviction=self.eviction,
             host_kv_memory=self.host_kv_memory,
             pull=self.pull,
             pull_rate=self.pull_rate,

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from cache.eviction import EVICTIONS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -22,6 +24,7 @@ class EngineConfig:
         out again (bfloat16, int8 or int4 with scales): decoding is as fast as memory is.
     deterministic: only forward passes whose logits are the same to the bit whatever the batch, the chunks and the hits;
         float32 on CPUs. Costs nothing where the native kernels serve the whole model, else much: one token at a time.
+    eviction: which cached pages go first, one of `cache.eviction.EVICTIONS`.
     host_kv_memory: bytes outside the pool that keep the pages which the pool evicts; 0 keeps none.
     disk_kv_folder: where pages go that are used again; None is nowhere.
     disk_kv_size: bytes that one replica may take there. disk_kv_write_rate: bytes per second that it may write.
@@ -48,6 +51,7 @@ class EngineConfig:
     prefix_caching: bool = True
     compress_weights: bool = True
     deterministic: bool = False
+    eviction: str = "lru"
     host_kv_memory: int = 0
     disk_kv_folder: str | None = None
     disk_kv_size: int = 10 * 2**30
@@ -78,6 +82,8 @@ class EngineConfig:
             raise ValueError(f"watermark must be between 0 and 0.5, got {self.watermark}")
         if self.dtype not in ("auto", "float32", "float16", "bfloat16"):
             raise ValueError(f"dtype must be auto, float32, float16 or bfloat16, got {self.dtype!r}")
+        if self.eviction not in EVICTIONS:
+            raise ValueError(f"eviction must be one of {', '.join(EVICTIONS)}, got {self.eviction!r}")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device must be auto, cpu or cuda, got {self.device!r}")
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -60,6 +60,7 @@ def build_engine(
         page_size // config.block_size,
         prefix_caching=config.prefix_caching,
         keep_token_ids=True,
+        eviction=config.eviction,
     )
     scheduler = Scheduler(
         manager,

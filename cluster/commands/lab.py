@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cache.eviction import EVICTIONS
 from cluster.lab.arm_runs import run_arm
 from cluster.lab.comparison import Comparison
 from cluster.lab.comparison_table import comparison_table
@@ -90,6 +91,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index-delay", type=float, default=0.05, help="seconds until routers know (default: %(default)s)"
     )
+    parser.add_argument("--eviction", default="lru", choices=EVICTIONS, help="of cached pages (default: %(default)s)")
     parser.add_argument("--event-loss", type=float, default=0.0, help="share of event batches lost")
     parser.add_argument("--step-noise", type=float, default=0.2, help="of step times (default: %(default)s)")
     parser.add_argument("--slow-replicas", type=int, default=1, help="that take 30 %% longer (default: %(default)s)")
@@ -195,6 +197,7 @@ def _fleet(args: argparse.Namespace) -> FleetConfig:
         num_routers=args.routers,
         index_delay_seconds=args.index_delay,
         event_loss=args.event_loss,
+        eviction=args.eviction,
         step_noise=args.step_noise,
         num_slow_replicas=args.slow_replicas,
         pull=args.pull,

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from cache.eviction import EVICTIONS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConfig:
@@ -15,6 +17,7 @@ class FleetConfig:
     pull: whether replicas take pages from each other. link_bytes_per_second, link_seconds: of each one's way out and
     in, and until the first page comes.
     num_slow_replicas, slowness: so many replicas take so many times longer for a step.
+    eviction: which cached pages of a replica go first, one of `cache.eviction.EVICTIONS`.
     jump: leap over decode steps in which nothing else happens; the results are the same.
     """
 
@@ -38,6 +41,7 @@ class FleetConfig:
     pull: bool = False
     link_bytes_per_second: float = 1.25e9  # 10 Gbit/s
     link_seconds: float = 0.005
+    eviction: str = "lru"
 
     def __post_init__(self) -> None:
         for name, least in (("num_replicas", 1), ("num_blocks", 2), ("max_num_seqs", 1), ("num_routers", 1)):
@@ -52,6 +56,8 @@ class FleetConfig:
         for name in ("index_delay_seconds", "transit_seconds", "step_noise", "link_seconds"):
             if not getattr(self, name) >= 0.0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.eviction not in EVICTIONS:
+            raise ValueError(f"eviction must be one of {', '.join(EVICTIONS)}, got {self.eviction!r}")
         if not 0.0 <= self.event_loss < 1.0:
             raise ValueError(f"event_loss must be at least 0 and below 1, got {self.event_loss}")
         if not 0 <= self.num_slow_replicas <= self.num_replicas:

@@ -80,7 +80,7 @@ class SimulatedReplica:
             config.host_blocks,
         )
         self.scheduler = Scheduler(
-            KVCacheManager(config.num_blocks, config.block_size),
+            KVCacheManager(config.num_blocks, config.block_size, eviction=config.eviction),
             hasher,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cache.block_hasher import BlockHasher, BlockKey
 from cache.events import BlocksRemoved, BlocksStored
+from cache.eviction import EVICTIONS
 from cache.kv_cache_manager import KVCacheManager
 
 B = 2
@@ -25,9 +26,11 @@ class ManagerMachine(RuleBasedStateMachine):
     A hit is right when the slots it points at hold exactly the tokens of the prompt's beginning.
     """
 
-    @initialize(num_pages=st.integers(2, 8), blocks_per_page=st.sampled_from([1, 2, 3]))
-    def start(self, num_pages: int, blocks_per_page: int) -> None:
-        self.manager = KVCacheManager(num_pages, B, blocks_per_page, keep_token_ids=True)
+    @initialize(
+        num_pages=st.integers(2, 8), blocks_per_page=st.sampled_from([1, 2, 3]), eviction=st.sampled_from(EVICTIONS)
+    )
+    def start(self, num_pages: int, blocks_per_page: int, eviction: str) -> None:
+        self.manager = KVCacheManager(num_pages, B, blocks_per_page, keep_token_ids=True, eviction=eviction)
         self.texts: dict[BlockKey, tuple[int, ...]] = {}
         self.slots: dict[tuple[int, int], tuple[int, ...]] = {}
         self.tokens: dict[str, list[int]] = {}

@@ -51,6 +51,7 @@ def test_every_field_has_the_same_name_in_all_sources(tmp_path: Path, name: str)
         "policy_weights": "work=1.5",
         "kv_memory": "2GiB",
         "host_kv_memory": "3GiB",
+        "eviction": "adaptive",
         "disk_kv_folder": "/var/pages",
         "disk_kv_size": "5GB",
         "disk_kv_write_rate": "20MB",
