@@ -107,6 +107,12 @@ class KVCacheManager:
         return self.pool.num_free * self.blocks_per_page
 
     @property
+    def num_room_blocks(self) -> int:
+        """That may come without making others leave: into empty pages, or with what must leave into colder tiers."""
+        num_pages = self.pool.num_free - self.pool.num_cached
+        return (num_pages + (self.tiers.num_room_pages if self.tiers is not None else 0)) * self.blocks_per_page
+
+    @property
     def num_cached_blocks(self) -> int:
         """Blocks of pages that nobody holds but that can be hit."""
         return self.pool.num_cached * self.blocks_per_page

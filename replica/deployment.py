@@ -80,7 +80,6 @@ class ReplicaDeployment:
             started_at=time.time(),
             pages_at=self._exchange.address.to_text() if self._exchange is not None else "",
             block_bytes=built.page_bytes // built.manager.blocks_per_page,
-            num_colder_blocks=_num_colder_blocks(built),
         )
         self._publisher = EventPublisher(redis_url, RedisKeys(fingerprint), registration, load=self._load)
         metrics.on_kv_events = self._publisher.publish
@@ -168,11 +167,6 @@ class ReplicaDeployment:
         for part in (getattr(self, "_engine", None), exchange):
             if part is not None:
                 part.close()
-
-
-def _num_colder_blocks(engine: Engine) -> int:
-    tiers = engine.manager.tiers
-    return 0 if tiers is None else tiers.max_bytes // engine.page_bytes * engine.manager.blocks_per_page
 
 
 def _num_sharing() -> int:

@@ -25,8 +25,6 @@ RENEW_SECONDS = 3.0
 """Less than half of what a prediction lives."""
 MAX_RENEWED = 1000
 """Requests that wait for their first token, the newest first."""
-ROOMY, FULL = 0.8, 0.9
-"""Shares of a replica's room for blocks, between which its fullness goes from 0 to 1."""
 
 
 class RouterState(FollowedReplicas):
@@ -121,10 +119,9 @@ class RouterState(FollowedReplicas):
             depths = self._mirror.longest_prefix(keys, now, predicted=False)
             there = {name: depths.get(self._replicas[name].slot, 0) * block_size for name in givers}
             num_pulls = {name: self._ledger.num_pulls(name) for name in givers}
-            fullness = {name: self._fullness(self._replicas[name]) for name in givers}
         views = [
-            view._replace(num_pulls=max(view.num_pulls, num_pulls[view.replica_id]), fullness=fullness[view.replica_id])
-            if view.replica_id in givers
+            view._replace(num_pulls=num_pulls[view.replica_id])
+            if num_pulls.get(view.replica_id, 0) > view.num_pulls
             else view
             for view in views
         ]
@@ -222,15 +219,6 @@ class RouterState(FollowedReplicas):
             return found
 
     # With the lock held.
-
-    def _fullness(self, replica: ReplicaState) -> float:
-        """Running requests hold pages that nobody can hit yet: from nine tenths on it counts as full."""
-        registration = replica.registration
-        if registration is None:
-            return 0.0
-        room = registration.num_blocks + registration.num_colder_blocks
-        share = self._mirror.stats(replica.slot).num_keys / max(1, room)
-        return min(1.0, max(0.0, (share - ROOMY) / (FULL - ROOMY)))
 
     def _is_over(self, replica_id: str, replica: ReplicaState, now: float) -> bool:
         is_needed = replica_id in self._running or replica.registration is not None or now < replica.failed_until

@@ -69,9 +69,10 @@ class ColderTiers:
             self._on_disk.update(disk.block_keys())
 
     @property
-    def max_bytes(self) -> int:
-        """Of all tiers."""
-        return sum(tier.max_bytes for tier in (self.host, self.disk) if tier is not None)
+    def num_room_pages(self) -> int:
+        """That may come without making others leave."""
+        tiers = [tier for tier in (self.host, self.disk) if tier is not None]
+        return sum(max(0, tier.max_bytes - tier.num_bytes) // self._page_bytes for tier in tiers)
 
     def __contains__(self, key: BlockKey) -> bool:
         return key in self._in_host or key in self._on_disk

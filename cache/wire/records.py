@@ -34,7 +34,7 @@ class ReplicaRegistration:
     canary: `BlockHasher.canary`; where it differs, block keys of the two processes mean different things.
     started_at: `time.time()` of the start; of two incarnations of one replica the later one counts.
     pages_at: where it gives its pages away, as its peers read it; empty where it gives none. block_bytes: of the K/V of
-    one block. num_blocks: of its pool; num_colder_blocks: that its colder tiers have room for.
+    one block.
     """
 
     replica_id: str
@@ -45,7 +45,6 @@ class ReplicaRegistration:
     started_at: float
     pages_at: str = ""
     block_bytes: int = 0
-    num_colder_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,8 @@ class ReplicaLoad:
     num_free_blocks: blocks that could be handed out now, cached ones that nobody references included.
     prefill_tokens_per_second, decode_step_seconds: the engine's own recent measurements. So are pull_, host_ and
     disk_bytes_per_second, of pages that it took from others, from its memory and from its disk.
-    num_pulls: how many others take pages from it just now.
+    num_pulls: how many others take pages from it just now. num_room_blocks: that may come without making others leave,
+    in the pool and in colder tiers.
     """
 
     num_running: int = 0
@@ -71,6 +71,7 @@ class ReplicaLoad:
     host_bytes_per_second: float = 0.0
     disk_bytes_per_second: float = 0.0
     num_pulls: int = 0
+    num_room_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def encode_registration(registration: ReplicaRegistration) -> bytes:
     out.pack("16sIQ", registration.canary, registration.block_size, registration.num_blocks)
     out.measure(registration.started_at)
     out.string(registration.pages_at)
-    out.pack("QQ", registration.block_bytes, registration.num_colder_blocks)
+    out.pack("Q", registration.block_bytes)
     return out.bytes()
 
 
@@ -178,10 +179,10 @@ def decode_registration(data: bytes) -> ReplicaRegistration:
     block_size, num_blocks = record.unpack("IQ")
     started_at = record.measure()
     pages_at = record.string()
-    block_bytes, num_colder_blocks = record.unpack("QQ")
+    (block_bytes,) = record.unpack("Q")
     record.end()
     return ReplicaRegistration(
-        replica_id, incarnation, canary, block_size, num_blocks, started_at, pages_at, block_bytes, num_colder_blocks
+        replica_id, incarnation, canary, block_size, num_blocks, started_at, pages_at, block_bytes
     )
 
 
@@ -196,7 +197,7 @@ def encode_heartbeat(heartbeat: ReplicaHeartbeat) -> bytes:
     out.measure(load.pull_bytes_per_second)
     out.measure(load.host_bytes_per_second)
     out.measure(load.disk_bytes_per_second)
-    out.pack("I", load.num_pulls)
+    out.pack("IQ", load.num_pulls, load.num_room_blocks)
     if len(heartbeat.digests) != NUM_RANGES:
         raise WireError(f"a heartbeat must have {NUM_RANGES} digests, got {len(heartbeat.digests)}")
     out.pack(f"QQ{NUM_RANGES}Q", heartbeat.last_seq, heartbeat.num_keys, *heartbeat.digests)
@@ -208,10 +209,10 @@ def decode_heartbeat(data: bytes) -> ReplicaHeartbeat:
     running, waiting, queued_tokens, free_blocks, blocks = record.unpack("IIQQQ")
     prefill_rate, decode_step = record.measure(), record.measure()
     pull_rate, host_rate, disk_rate = record.measure(), record.measure(), record.measure()
-    (num_pulls,) = record.unpack("I")
+    num_pulls, num_room_blocks = record.unpack("IQ")
     load = ReplicaLoad(
         running, waiting, queued_tokens, free_blocks, blocks,
-        prefill_rate, decode_step, pull_rate, host_rate, disk_rate, num_pulls,
+        prefill_rate, decode_step, pull_rate, host_rate, disk_rate, num_pulls, num_room_blocks,
     )  # fmt: skip
     last_seq, num_keys, *digests = record.unpack(f"QQ{NUM_RANGES}Q")
     record.end()

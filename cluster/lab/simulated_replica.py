@@ -77,7 +77,6 @@ class SimulatedReplica:
             0.0,
             f"{self.replica_id} 0 " if config.pull else "",
             int(block_bytes),
-            config.host_blocks,
         )
         self.scheduler = Scheduler(
             KVCacheManager(config.num_blocks, config.block_size, eviction=config.eviction),

@@ -61,6 +61,7 @@ def engine_load(scheduler: Scheduler, speed: MeasuredSpeed) -> ReplicaLoad:
         queued_prefill_tokens=scheduler.num_queued_prefill_tokens,
         num_free_blocks=manager.num_free_blocks,
         num_blocks=manager.num_blocks,
+        num_room_blocks=manager.num_room_blocks,
         prefill_tokens_per_second=speed.prefill_tokens_per_second,
         decode_step_seconds=speed.decode_step_seconds,
         pull_bytes_per_second=load_rates.get("peer", 0.0),

@@ -61,10 +61,21 @@ def _with_pull(
     seconds = num_tokens / block_size * givers[giver.replica_id] / rate * (1 + giver.num_pulls)
     seconds += BEGIN_SECONDS + giver.restore_seconds
     return view._replace(
-        pull_from=giver.replica_id, pull_tokens=num_tokens, pull_seconds=seconds, pull_lasts=_lasts(giver, block_size)
+        pull_from=giver.replica_id,
+        pull_tokens=num_tokens,
+        pull_seconds=seconds,
+        pull_lasts=_lasts(giver, block_size),
+        pull_evicts=_evicts(view, num_tokens, block_size),
     )
 
 
 def _lasts(giver: ReplicaView, block_size: int) -> float:
-    computed = giver.fullness * giver.prefill_tokens_per_second
-    return giver.num_blocks * block_size / computed if computed and giver.num_blocks else inf
+    """What was used last is evicted last."""
+    room = (giver.num_blocks + giver.num_room_blocks) * block_size
+    return room / giver.prefill_tokens_per_second if room and giver.prefill_tokens_per_second else inf
+
+
+def _evicts(view: ReplicaView, num_tokens: int, block_size: int) -> float:
+    """Behind what is queued there, which takes its room first."""
+    left = view.num_room_blocks * block_size - view.queued_prefill_tokens
+    return min(1.0, max(0.0, 1.0 - left / num_tokens))

@@ -26,9 +26,10 @@ class ReplicaView(NamedTuple):
     answer_seconds: how long answers took there of late from their first token to their end; 0 before the first ended.
     host_tokens, disk_tokens: of the hit, what lies in its colder tiers; restore_seconds: until that is in its pool.
     pull_tokens: tokens behind its hit that `pull_from` holds and could give it, and how long that would take.
-      pull_lasts: seconds in which a full giver computes as much as it holds; later it may have evicted them.
-    fullness: 0 to 1, of its pool and its colder tiers; 1: what comes costs what is there its place.
+      pull_lasts: seconds in which the giver computes as much as it has room for; later it may have evicted them.
+      pull_evicts: share of them, 0 to 1, that would cost others their place here.
     pull_, host_, disk_bytes_per_second: its measurements, 0 where it has none. num_pulls: how many take pages from it.
+    num_room_blocks: as in `ReplicaLoad`.
     num_blocks, num_active_blocks: KV blocks it has, and those that running requests hold; 0 where nobody told.
     """
 
@@ -47,14 +48,15 @@ class ReplicaView(NamedTuple):
     host_bytes_per_second: float = 0.0
     disk_bytes_per_second: float = 0.0
     num_pulls: int = 0
+    num_room_blocks: int = 0
     host_tokens: int = 0
     disk_tokens: int = 0
     restore_seconds: float = 0.0
-    fullness: float = 0.0
     pull_from: str = ""
     pull_tokens: int = 0
     pull_seconds: float = 0.0
     pull_lasts: float = inf
+    pull_evicts: float = 0.0
 
     @property
     def num_in_flight(self) -> int:
@@ -161,6 +163,7 @@ class LoadTracker:
             host_bytes_per_second=base.host_bytes_per_second,
             disk_bytes_per_second=base.disk_bytes_per_second,
             num_pulls=base.num_pulls,
+            num_room_blocks=base.num_room_blocks,
             decode_step_seconds=base.decode_step_seconds,
             num_blocks=base.num_blocks,
             num_active_blocks=num_active_blocks,

@@ -64,9 +64,9 @@ class ExpectedFinishPolicy(Policy):
     They are then not computed, and nobody waits for them, but this request waits for the transfer. Of both ways each
     replica counts with the cheaper one, so that a hot prefix spreads when its owner's queue costs more than a copy.
 
-    evict: a copy in a full cache costs another page its place, and somebody its computing later. So pages are copied
-    where there is room, and hot ones where a queue costs more than that; with a full fleet each prefix keeps its owner.
-    On a replica that is chosen anyway this says nothing against the pull: what is computed takes the same room.
+    evict: a copy in a full cache costs another page its place, and somebody its computing later. There a pull counts as
+    if all were computed: a full fleet shares out prompts as it does without pulls, and each prefix keeps its owner. On
+    a replica that is chosen so the pages are taken all the same, for what is computed takes as much room.
 
     Every replica's hit is weighed against its load (C3, C10), nothing switches affinity off for all (C2), and without
     any hit only load decides (C1, C8). `work` keeps the siblings of a cold prefix together while its first request is
@@ -156,7 +156,7 @@ class ExpectedFinishPolicy(Policy):
         pulling = way(max(0.0, new_tokens - come), replica.pull_seconds)
         if sum(computing) <= sum(pulling):
             return computing
-        evict = weights["evict"] * replica.fullness * replica.pull_tokens / speeds.usual_rate * (1.0 + delayed)
+        evict = weights["evict"] * replica.pull_evicts * (sum(computing) - sum(pulling))
         return (*pulling[:-2], evict, replica.pull_seconds)
 
     def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:

@@ -24,7 +24,7 @@ events = st.one_of(
     st.builds(BlocksRemoved, key_tuples),
     st.builds(CacheCleared),
 )
-loads = st.builds(wire.ReplicaLoad, uint32, uint32, uint64, uint64, uint64, *[measures] * 5, uint32)
+loads = st.builds(wire.ReplicaLoad, uint32, uint32, uint64, uint64, uint64, *[measures] * 5, uint32, uint64)
 reservations = st.builds(wire.Reservation, names, measures, uint64, key_tuples)
 
 
@@ -49,7 +49,7 @@ RECORDS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
         wire.decode_events,
     ),
     "registration": (
-        st.builds(wire.ReplicaRegistration, names, names, block_keys, uint32, uint64, measures, names, uint64, uint64),
+        st.builds(wire.ReplicaRegistration, names, names, block_keys, uint32, uint64, measures, names, uint64),
         wire.encode_registration,
         wire.decode_registration,
     ),

@@ -89,7 +89,9 @@ def test_a_line_of_no_known_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_told_what_there_is() -> None:
-    with pytest.raises(ValueError, match="is no file and none of: synthetic, synthetic-hot, mooncake"):
+    with pytest.raises(
+        ValueError, match="is no file and none of: synthetic, synthetic-hot, documents, tools, coding, mooncake"
+    ):
         load_trace("nowhere")
 
 

@@ -17,7 +17,7 @@ REPLICAS = [
                 prefill_tokens_per_second=500.0, num_blocks=40, num_active_blocks=4),
     ReplicaView("c", num_blocks=40, recent_prefill_tokens=3000.0),
 ]  # fmt: skip
-WITH_PARTS = {"expected_finish": sum, "llmd_weighted": sum, "dynamo_cost": sum, "lmetric": prod}
+WITH_PARTS = {"expected_finish": sum, "llmd_weighted": sum, "llmd_p2p": sum, "dynamo_cost": sum, "lmetric": prod}
 
 
 def without_parts(policy: type[Policy]) -> bool:
