@@ -71,6 +71,29 @@ def test_only_for_a_moment_and_the_newest_first() -> None:
     assert [entry.keys for entry in rest] == [()] * 2
 
 
+def test_what_a_long_queue_still_has_to_compute_stays_expected_until_its_first_token() -> None:
+    """Longer than a prediction lives: its siblings would take it for lost (C12)."""
+    one = state()
+    one.set_predicted_seconds(10.0)
+    one.reserve("r", "b", 128, PREFIX, 0.0)
+    for moment in range(1, 60):
+        one.tend(frozenset(NAMES), float(moment))
+        assert hits(one, PREFIX, float(moment)) == [0, 8]
+    one.first_token("r", 60.0)
+    for moment in range(60, 80):
+        one.tend(frozenset(NAMES), float(moment))
+    assert hits(one, PREFIX, 80.0) == [0, 0]
+
+
+def test_what_was_expected_before_a_reset_is_not_expected_again() -> None:
+    one = state()
+    one.reserve("r", "b", 128, PREFIX, 0.0)
+    one.clear(1.0)
+    for moment in range(2, 30):
+        one.tend(frozenset(NAMES), float(moment))
+    assert hits(one, PREFIX, 30.0) == [0, 0]
+
+
 def test_an_answered_request_holds_no_keys() -> None:
     """A long prompt's keys are held only as long as somebody may be told of them."""
     one = state()

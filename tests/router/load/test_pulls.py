@@ -66,3 +66,22 @@ def test_each_tier_is_restored_as_fast_as_it_was_measured() -> None:
     found = with_restoring(view, {"host": 20, "disk": 10}, 16, BLOCK_BYTES)
     assert (found.hit_tokens, found.host_tokens, found.disk_tokens) == (960, 320, 160)
     assert found.restore_seconds == pytest.approx(BEGIN_SECONDS + 0.02 + 0.02)
+
+
+@pytest.mark.parametrize(
+    ("room", "queued", "evicts"), [(60, 0, 0.0), (30, 0, 0.5), (60, 480, 0.5), (0, 0, 1.0), (10, 960, 1.0)]
+)
+def test_what_does_not_fit_behind_the_queue_makes_others_leave(room: int, queued: int, evicts: float) -> None:
+    views = (ReplicaView("a", 960), ReplicaView("b", num_room_blocks=room, queued_prefill_tokens=queued))
+    taker = with_pulls(views, {"a": 960}, {"a": BLOCK_BYTES, "b": BLOCK_BYTES}, 16)[1]
+    assert taker.pull_evicts == pytest.approx(evicts)
+
+
+def test_a_giver_keeps_its_pages_for_as_long_as_it_computes_others() -> None:
+    views = (
+        ReplicaView("a", 960, prefill_tokens_per_second=500.0, num_blocks=100, num_room_blocks=25),
+        ReplicaView("b"),
+    )
+    assert with_pulls(views, {"a": 960}, {"a": 1, "b": 1}, 16)[1].pull_lasts == pytest.approx(125 * 16 / 500)
+    unknown = (ReplicaView("a", 960), ReplicaView("b"))
+    assert with_pulls(unknown, {"a": 960}, {"a": 1, "b": 1}, 16)[1].pull_lasts == float("inf")

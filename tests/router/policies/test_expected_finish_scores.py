@@ -144,3 +144,22 @@ def test_what_lies_in_a_colder_tier_is_a_hit_that_costs_its_restoring() -> None:
     parts = POLICY.score_parts(SHAPE, [on_disk, warm, cold])
     assert (parts["on disk"]["restore"], parts["warm"]["restore"]) == (0.2, 0.0)
     assert sum(parts["on disk"].values()) == pytest.approx(sum(parts["warm"].values()) + 0.2)
+
+
+def test_a_pull_into_a_full_cache_counts_like_computing_and_is_done_all_the_same() -> None:
+    """So a full fleet shares out prompts as it does without pulls."""
+    roomy = ReplicaView("b", prefill_tokens_per_second=500.0, pull_from="a", pull_tokens=960, pull_seconds=0.1)
+    full = roomy._replace(pull_evicts=1.0)
+    computing = roomy._replace(pull_from="", pull_tokens=0, pull_seconds=0.0)
+    found = {name: POLICY.choose(SHAPE, [view], 0.0, random.Random(1)) for name, view in
+             (("roomy", roomy), ("full", full), ("computing", computing))}  # fmt: skip
+    assert found["full"].pulls
+    assert found["full"].scores["b"] == pytest.approx(found["computing"].scores["b"])
+    assert found["roomy"].scores["b"] < found["full"].scores["b"]
+
+
+def test_what_a_giver_will_have_evicted_by_then_is_not_counted_on() -> None:
+    queue = {"num_waiting": 2, "queued_prefill_tokens": 5000, "prefill_tokens_per_second": 500.0}
+    view = ReplicaView("b", pull_from="a", pull_tokens=960, pull_seconds=0.1, pull_lasts=20.0, **queue)
+    parts = POLICY.score_parts(SHAPE, [view])["b"]
+    assert parts["prefill"] == pytest.approx((1000 - 960 * (1 - 10 / 20)) / 500)
