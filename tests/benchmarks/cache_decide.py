@@ -35,7 +35,8 @@ class Decider:
             )
             slot = state.load_slot(keys[: len(keys) * number // (NUM_REPLICAS - 1)])
             state.adopt(registration, slot, 0.0)
-            state.on_heartbeat(name, ReplicaLoad(number, 1, 100 * number, 2000, 4096, 400.0, 0.1), 0.0)
+            load = ReplicaLoad(number, 1, 100 * number, 2000, 4096, 400.0, 0.1, num_room_blocks=1500)
+            state.on_heartbeat(name, load, 0.0)
         self._maker = DecisionMaker(HASHER, state, Random(3), 8192, lambda: None)
         self._policy = make_policy("expected_finish")
         self.num_pulls = 0
