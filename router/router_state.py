@@ -8,7 +8,7 @@ from cache.wire.records import ReplicaLoad, Reservation
 from router.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
-from router.load.pulls import with_pulls, with_restoring
+from router.load.pulls import Giver, with_pulls, with_restoring
 from router.load.replica_state import ReplicaState
 from router.load.reservations import (
     KEYS_SHARED_SECONDS,
@@ -101,31 +101,26 @@ class RouterState(FollowedReplicas):
         router sent counts. Below STALE nothing that was published counts.
         """
         with self._lock:
-            depths = self._mirror.longest_prefix(keys, now, published=rung <= Rung.STALE)
+            if rung <= Rung.STALE:
+                depths, there = self._mirror.longest_prefixes(keys, now)
+            else:
+                depths, there = self._mirror.longest_prefix(keys, now, published=False), {}
             colder = self._mirror.colder_blocks(keys, depths)
             views, givers = [], {}
             for replica_id in sorted(replica_ids):
                 replica = self._get(replica_id)
-                warm = not replica.foreign and (replica.registration is not None or rung > Rung.FRESH)
-                hit_tokens = depths.get(replica.slot, 0) * block_size if warm else 0
-                view = replica.load.view(replica_id, hit_tokens, now)
-                if hit_tokens and replica.slot in colder and replica.registration is not None:
-                    view = with_restoring(view, colder[replica.slot], block_size, replica.registration.block_bytes)
+                slot, registration = replica.slot, replica.registration
+                warm = not replica.foreign and (registration is not None or rung > Rung.FRESH)
+                hit_tokens = depths.get(slot, 0) * block_size if warm else 0
+                gives = warm and registration is not None and bool(registration.pages_at)
+                num_pulls = self._ledger.num_pulls(replica_id) if gives else 0
+                view = replica.load.view(replica_id, hit_tokens, now, num_pulls)
+                if hit_tokens and slot in colder and registration is not None:
+                    view = with_restoring(view, colder[slot], block_size, registration.block_bytes)
                 views.append(view)
-                if warm and replica.registration is not None and replica.registration.pages_at:
-                    givers[replica_id] = replica.registration.block_bytes
-            if len(givers) < 2 or rung > Rung.STALE:
-                return views
-            depths = self._mirror.longest_prefix(keys, now, predicted=False)
-            there = {name: depths.get(self._replicas[name].slot, 0) * block_size for name in givers}
-            num_pulls = {name: self._ledger.num_pulls(name) for name in givers}
-        views = [
-            view._replace(num_pulls=num_pulls[view.replica_id])
-            if num_pulls.get(view.replica_id, 0) > view.num_pulls
-            else view
-            for view in views
-        ]
-        return with_pulls(views, there, givers, block_size)
+                if gives and registration is not None:
+                    givers[replica_id] = Giver(view, there.get(slot, 0) * block_size, registration.block_bytes)
+        return with_pulls(views, givers, block_size) if len(givers) > 1 and there else views
 
     def pages_at(self, replica_id: str) -> str:
         """Where it gives its pages away; empty where it does not."""
@@ -193,14 +188,16 @@ class RouterState(FollowedReplicas):
 
     def _renew_predictions(self, now: float) -> None:
         """A long prompt in a long queue is computed later than a prediction lives: its siblings would take it for lost,
-        and compute it once more (C12)."""
+        and compute it once more (C12). A replica without a queue that did not compute it never will."""
         with self._lock:
             entries = self._ledger.sent_since(float("-inf"), MAX_RENEWED)
         for entry in entries:
             for start in range(0, len(entry.keys), KEYS_PER_HOLD):
                 with self._lock:
                     replica = self._replicas.get(entry.replica_id)
-                    if replica is None or entry.first_token or entry.sent_at <= replica.emptied_at:
+                    if replica is None or not replica.load.has_queue(now):
+                        break
+                    if entry.first_token or entry.sent_at <= replica.emptied_at:
                         break
                     self._mirror.predict(replica.slot, entry.keys[start : start + KEYS_PER_HOLD], now)
 

@@ -204,30 +204,43 @@ class IndexMirror:
         self.predictions.written(now)
         return unknown
 
-    def longest_prefix(
-        self, keys: Sequence[BlockKey], now: float, published: bool = True, predicted: bool = True
-    ) -> dict[int, int]:
-        """Live slots that hold at least the first block -> how many leading blocks each holds.
+    def longest_prefix(self, keys: Sequence[BlockKey], now: float, published: bool = True) -> dict[int, int]:
+        """Live slots that hold at least the first block -> how many leading blocks each holds or is about to hold.
 
-        published: False looks only at predictions. predicted: False looks only at what is there.
+        published: False looks only at predictions.
         """
-        young, old = self.predictions.generations(now) if predicted else (_NOTHING[0], _NOTHING[0])
-        holders = self._holders if published else _NOTHING
+        young, old = self.predictions.generations(now)
+        return self._walk(keys, young, old, self._holders if published else _NOTHING)[0]
+
+    def longest_prefixes(self, keys: Sequence[BlockKey], now: float) -> tuple[dict[int, int], dict[int, int]]:
+        """`longest_prefix`, and the same of what is there by now, what is only expected left out."""
+        young, old = self.predictions.generations(now)
+        depths, is_expected = self._walk(keys, young, old, self._holders)
+        there = self._walk(keys, _NOTHING[0], _NOTHING[0], self._holders)[0] if is_expected else depths
+        return depths, there
+
+    def _walk(
+        self, keys: Sequence[BlockKey], young: Masks, old: Masks, holders: Sequence[Masks]
+    ) -> tuple[dict[int, int], bool]:
+        """Depths by slot, and whether any would be less without what is expected."""
         depths: dict[int, int] = {}
-        mask = self._live
+        mask, is_expected = self._live, False
         for depth, key in enumerate(keys):
             held = mask & holders[key[0]].get(key, 0)
             if held != mask:  # only then it matters what is expected
-                held |= mask & (young.get(key, 0) | old.get(key, 0))
+                expected = mask & ~held & (young.get(key, 0) | old.get(key, 0))
+                if expected:
+                    held |= expected
+                    is_expected = True
             if held != mask:
                 if depth:
                     _note(depths, mask ^ held, depth)
                 mask = held
                 if not mask:
-                    return depths
+                    return depths, is_expected
         if keys:
             _note(depths, mask, len(keys))
-        return depths
+        return depths, is_expected
 
     def sweep(self, max_keys: int = SWEEP_KEYS) -> bool:
         """Clears the bits of dead slots from up to `max_keys` entries; when all are done their numbers are free.

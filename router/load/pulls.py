@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from typing import NamedTuple
 
 from cache.events import Tier
 from router.load.views import ReplicaView
@@ -14,6 +15,8 @@ UNMEASURED_BYTES_PER_SECOND = 1e9
 """Of a pull: below what memory shared between two processes gives, above most networks."""
 UNMEASURED_HOST_BYTES_PER_SECOND = 2e9
 UNMEASURED_DISK_BYTES_PER_SECOND = 5e8
+FIRST_OF_PULL = ReplicaView._fields.index("pull_from")
+"""The fields from here on are what a pull is."""
 
 
 def with_restoring(view: ReplicaView, blocks: Mapping[Tier, int], block_size: int, block_bytes: int) -> ReplicaView:
@@ -25,48 +28,43 @@ def with_restoring(view: ReplicaView, blocks: Mapping[Tier, int], block_size: in
     return view._replace(host_tokens=host * block_size, disk_tokens=disk * block_size, restore_seconds=seconds)
 
 
-def with_pulls(
-    views: Sequence[ReplicaView], held_tokens: Mapping[str, int], givers: Mapping[str, int], block_size: int
-) -> list[ReplicaView]:
-    """held_tokens: leading prompt tokens whose pages are there by now, what is only expected left out. givers: replicas
-    that give their pages away, each with a view, and the bytes of a block.
+class Giver(NamedTuple):
+    """A replica that gives its pages away.
 
-    The one that holds most is asked, of equals the one that gives soonest and then the one that has least to do.
+    held_tokens: leading prompt tokens whose pages are there by now, what is only expected left out.
+    block_bytes: of one block.
     """
-    by_id = {view.replica_id: view for view in views}
-    holders = [replica_id for replica_id in givers if held_tokens.get(replica_id, 0) >= LEAST_TOKENS]
-    if not holders:
+
+    view: ReplicaView
+    held_tokens: int
+    block_bytes: int
+
+
+def with_pulls(views: Sequence[ReplicaView], givers: Mapping[str, Giver], block_size: int) -> list[ReplicaView]:
+    """The one that holds most is asked, of equals the one that gives soonest and then the one that has least to do."""
+    best = max(givers.values(), key=_first_asked)
+    if best.held_tokens < LEAST_TOKENS:
         return list(views)
-    best = max(
-        holders,
-        key=lambda name: (
-            held_tokens[name],
-            -by_id[name].num_pulls,
-            -by_id[name].restore_seconds,
-            -by_id[name].num_in_flight,
-            name,
-        ),
-    )
-    return [_with_pull(view, by_id[best], held_tokens[best], givers, block_size) for view in views]
+    lasts, bytes_of_token = _lasts(best.view, block_size), (1 + best.view.num_pulls) / block_size * best.block_bytes
+    found = []
+    for view in views:
+        num_tokens = best.held_tokens - view.hit_tokens
+        if num_tokens >= LEAST_TOKENS and view.replica_id in givers and view.replica_id != best.view.replica_id:
+            # Who takes pages from one giver at the same time shares what it can give.
+            seconds = num_tokens * bytes_of_token / (view.pull_bytes_per_second or UNMEASURED_BYTES_PER_SECOND)
+            seconds += BEGIN_SECONDS + best.view.restore_seconds
+            evicts = _evicts(view, num_tokens, block_size)
+            # As `_replace` with all that a pull is, at a fifth of its price.
+            pull = (best.view.replica_id, num_tokens, seconds, lasts, evicts)
+            found.append(ReplicaView._make((*view[:FIRST_OF_PULL], *pull)))
+        else:
+            found.append(view)
+    return found
 
 
-def _with_pull(
-    view: ReplicaView, giver: ReplicaView, held_tokens: int, givers: Mapping[str, int], block_size: int
-) -> ReplicaView:
-    """Who takes pages from one giver at the same time shares what it can give."""
-    num_tokens = held_tokens - view.hit_tokens
-    if view.replica_id == giver.replica_id or view.replica_id not in givers or num_tokens < LEAST_TOKENS:
-        return view
-    rate = view.pull_bytes_per_second or UNMEASURED_BYTES_PER_SECOND
-    seconds = num_tokens / block_size * givers[giver.replica_id] / rate * (1 + giver.num_pulls)
-    seconds += BEGIN_SECONDS + giver.restore_seconds
-    return view._replace(
-        pull_from=giver.replica_id,
-        pull_tokens=num_tokens,
-        pull_seconds=seconds,
-        pull_lasts=_lasts(giver, block_size),
-        pull_evicts=_evicts(view, num_tokens, block_size),
-    )
+def _first_asked(giver: Giver) -> tuple[int, int, float, int, str]:
+    view = giver.view
+    return giver.held_tokens, -view.num_pulls, -view.restore_seconds, -view.num_in_flight, view.replica_id
 
 
 def _lasts(giver: ReplicaView, block_size: int) -> float:

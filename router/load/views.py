@@ -132,11 +132,16 @@ class LoadTracker:
         """Whether this router has nothing open there."""
         return not any(self._own)
 
+    def has_queue(self, now: float) -> bool:
+        """Whether the replica itself said of late that prompts wait to be computed there."""
+        return now - self._measured_at <= HEARTBEAT_MAX_AGE_SECONDS and self._heartbeat.queued_prefill_tokens > 0
+
     @property
     def measured_at(self) -> float:
         return self._measured_at
 
-    def view(self, replica_id: str, hit_tokens: int, now: float) -> ReplicaView:
+    def view(self, replica_id: str, hit_tokens: int, now: float, num_pulls: int = 0) -> ReplicaView:
+        """num_pulls: of this router, that its heartbeat may not show yet."""
         waiting, running, tokens = self._own
         base = self._heartbeat
         num_active_blocks = 0
@@ -162,7 +167,7 @@ class LoadTracker:
             pull_bytes_per_second=base.pull_bytes_per_second,
             host_bytes_per_second=base.host_bytes_per_second,
             disk_bytes_per_second=base.disk_bytes_per_second,
-            num_pulls=base.num_pulls,
+            num_pulls=max(base.num_pulls, num_pulls),
             num_room_blocks=base.num_room_blocks,
             decode_step_seconds=base.decode_step_seconds,
             num_blocks=base.num_blocks,

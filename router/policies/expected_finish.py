@@ -143,21 +143,16 @@ class ExpectedFinishPolicy(Policy):
         queue = replica.queued_prefill_tokens / rate
         decode = weights["decode"] * 2.0 * speeds.decode_tokens * decoding * speeds.decode_slope
 
-        def way(num_tokens: float, pull_seconds: float) -> tuple[float, ...]:
-            """With so many tokens to compute."""
-            delay = num_tokens / speeds.usual_rate * delayed
-            return queue, num_tokens / rate, delay, decode, memory, recent, replica.restore_seconds, 0.0, pull_seconds
-
-        computing = way(max(0, new_tokens), 0.0)
-        if not replica.pull_tokens:
-            return computing
-        # By the time that this request's turn comes a full giver may have evicted some of it.
-        come = replica.pull_tokens * (1.0 - min(1.0, queue / replica.pull_lasts))
-        pulling = way(max(0.0, new_tokens - come), replica.pull_seconds)
-        if sum(computing) <= sum(pulling):
-            return computing
-        evict = weights["evict"] * replica.pull_evicts * (sum(computing) - sum(pulling))
-        return (*pulling[:-2], evict, replica.pull_seconds)
+        usual_delay, restore = delayed / speeds.usual_rate, replica.restore_seconds
+        to_compute, evict, pull = float(max(0, new_tokens)), 0.0, 0.0
+        if replica.pull_tokens:
+            # By the time that this request's turn comes a full giver may have evicted some of it.
+            come = min(to_compute, replica.pull_tokens * (1.0 - min(1.0, queue / replica.pull_lasts)))
+            saved = come * (1.0 / rate + usual_delay) - replica.pull_seconds
+            if saved > 0.0:
+                to_compute, pull = to_compute - come, replica.pull_seconds
+                evict = weights["evict"] * replica.pull_evicts * saved
+        return queue, to_compute / rate, to_compute * usual_delay, decode, memory, recent, restore, evict, pull
 
     def _speeds(self, request: RequestShape, replicas: Sequence[ReplicaView]) -> Speeds:
         """A replica that measured nothing gets the median, others move towards it, and none counts as more than four

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from cache.events import BlocksStored, CacheCleared
-from cache.wire.records import ReplicaRegistration, Reservation
+from cache.wire.records import ReplicaLoad, ReplicaRegistration, Reservation
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
 from router.load.reservations import KEYS_SHARED_SECONDS, MAX_SHARED_KEYS, SentElsewhere
@@ -77,12 +77,28 @@ def test_what_a_long_queue_still_has_to_compute_stays_expected_until_its_first_t
     one.set_predicted_seconds(10.0)
     one.reserve("r", "b", 128, PREFIX, 0.0)
     for moment in range(1, 60):
+        one.on_heartbeat("b", ReplicaLoad(queued_prefill_tokens=128), float(moment))
         one.tend(frozenset(NAMES), float(moment))
         assert hits(one, PREFIX, float(moment)) == [0, 8]
     one.first_token("r", 60.0)
     for moment in range(60, 80):
+        one.on_heartbeat("b", ReplicaLoad(queued_prefill_tokens=128), float(moment))
         one.tend(frozenset(NAMES), float(moment))
     assert hits(one, PREFIX, 80.0) == [0, 0]
+
+
+@pytest.mark.parametrize("load", [ReplicaLoad(), None])
+def test_what_a_replica_without_a_queue_never_computed_is_expected_no_longer(load: ReplicaLoad | None) -> None:
+    """None: its heartbeats have ended."""
+    one = state()
+    one.set_predicted_seconds(10.0)
+    one.reserve("r", "b", 128, PREFIX, 0.0)
+    one.on_heartbeat("b", ReplicaLoad(queued_prefill_tokens=128), 0.5)
+    for moment in range(1, 30):
+        if load is not None:
+            one.on_heartbeat("b", load, float(moment))
+        one.tend(frozenset(NAMES), float(moment))
+    assert hits(one, PREFIX, 30.0) == [0, 0]
 
 
 def test_what_was_expected_before_a_reset_is_not_expected_again() -> None:

@@ -1,16 +1,28 @@
 """Who could take what from whom."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from router.load.pulls import BEGIN_SECONDS, LEAST_TOKENS, with_pulls, with_restoring
+from router.load.pulls import BEGIN_SECONDS, LEAST_TOKENS, Giver, with_pulls, with_restoring
 from router.load.views import ReplicaView
 
 BLOCK_BYTES = 1000
 
 
 def pulls(*views: ReplicaView, held: dict[str, int], givers: tuple[str, ...] = ("a", "b", "c")) -> dict[str, object]:
-    found = with_pulls(views, held, dict.fromkeys(givers, BLOCK_BYTES), 16)
+    found = planned(views, held, givers)
     return {view.replica_id: (view.pull_from, view.pull_tokens) for view in found if view.pull_tokens}
+
+
+def planned(
+    views: Sequence[ReplicaView],
+    held: dict[str, int],
+    givers: Sequence[str] = ("a", "b", "c"),
+    block_bytes: int = BLOCK_BYTES,
+) -> list[ReplicaView]:
+    there = {view.replica_id: Giver(view, held.get(view.replica_id, 0), block_bytes) for view in views}
+    return with_pulls(views, {name: giver for name, giver in there.items() if name in givers}, 16)
 
 
 def test_the_fullest_gives_and_everybody_takes_what_it_lacks() -> None:
@@ -37,13 +49,13 @@ def test_who_gives_nothing_takes_nothing_and_little_is_left() -> None:
 @pytest.mark.parametrize(("rate", "seconds"), [(0.0, 60e3 / 1e9), (2e6, 0.03)])
 def test_it_takes_as_long_as_the_taker_has_measured(rate: float, seconds: float) -> None:
     views = (ReplicaView("a", 960), ReplicaView("b", 0, pull_bytes_per_second=rate))
-    taker = with_pulls(views, {"a": 960}, {"a": BLOCK_BYTES, "b": BLOCK_BYTES}, 16)[1]
+    taker = planned(views, {"a": 960})[1]
     assert taker.pull_seconds == pytest.approx(BEGIN_SECONDS + seconds)
 
 
 def test_who_gives_to_others_already_is_asked_last_and_gives_to_each_more_slowly() -> None:
     views = (ReplicaView("a", 960, num_pulls=2), ReplicaView("b", 0, pull_bytes_per_second=2e6))
-    taker = with_pulls(views, {"a": 960}, {"a": BLOCK_BYTES, "b": BLOCK_BYTES}, 16)[1]
+    taker = planned(views, {"a": 960})[1]
     assert taker.pull_seconds == pytest.approx(BEGIN_SECONDS + 3 * 0.03)
     assert pulls(ReplicaView("a", 960, num_pulls=1), ReplicaView("b", 960), held={"a": 960, "b": 960}) == {}
     views = (ReplicaView("a", 960, num_pulls=1), ReplicaView("b", 960), ReplicaView("c", 0))
@@ -57,7 +69,7 @@ def test_what_the_giver_has_to_restore_first_is_waited_for() -> None:
         ReplicaView("c", 0),
     )
     assert pulls(*views, held={"a": 960, "b": 960}) == {"c": ("b", 960)}
-    found = with_pulls(views[::2], {"a": 960}, {"a": BLOCK_BYTES, "c": BLOCK_BYTES}, 16)
+    found = planned(views[::2], {"a": 960})
     assert found[1].pull_seconds == pytest.approx(BEGIN_SECONDS + 60e3 / 1e9 + views[0].restore_seconds)
 
 
@@ -73,7 +85,7 @@ def test_each_tier_is_restored_as_fast_as_it_was_measured() -> None:
 )
 def test_what_does_not_fit_behind_the_queue_makes_others_leave(room: int, queued: int, evicts: float) -> None:
     views = (ReplicaView("a", 960), ReplicaView("b", num_room_blocks=room, queued_prefill_tokens=queued))
-    taker = with_pulls(views, {"a": 960}, {"a": BLOCK_BYTES, "b": BLOCK_BYTES}, 16)[1]
+    taker = planned(views, {"a": 960})[1]
     assert taker.pull_evicts == pytest.approx(evicts)
 
 
@@ -82,6 +94,6 @@ def test_a_giver_keeps_its_pages_for_as_long_as_it_computes_others() -> None:
         ReplicaView("a", 960, prefill_tokens_per_second=500.0, num_blocks=100, num_room_blocks=25),
         ReplicaView("b"),
     )
-    assert with_pulls(views, {"a": 960}, {"a": 1, "b": 1}, 16)[1].pull_lasts == pytest.approx(125 * 16 / 500)
+    assert planned(views, {"a": 960}, block_bytes=1)[1].pull_lasts == pytest.approx(125 * 16 / 500)
     unknown = (ReplicaView("a", 960), ReplicaView("b"))
-    assert with_pulls(unknown, {"a": 960}, {"a": 1, "b": 1}, 16)[1].pull_lasts == float("inf")
+    assert planned(unknown, {"a": 960}, block_bytes=1)[1].pull_lasts == float("inf")
