@@ -45,7 +45,8 @@ class PageAddress:
 @dataclass(frozen=True, slots=True)
 class Pull:
     """What the router found another replica to hold: the prompt's first `num_tokens`, whole pages of which may be had
-    there. What the engine has itself, or cannot get in time, is not pulled."""
+    there, and what it has computed of the prompt since. What the engine has itself, or cannot get in time, is not
+    pulled."""
 
     source: PageAddress
     num_tokens: int

@@ -14,6 +14,8 @@ PEER = "peer"
 """The tier of what another replica gave."""
 LEAST_SECONDS = 0.1
 """A load may take so long even where computing would take less: a busy machine delays threads."""
+MISSING = "missing"
+"""Why a load ends that asked for a page which its source does not have."""
 UNMEASURED_SECONDS = 10.0
 """What computing may cost while nothing was measured."""
 
@@ -22,7 +24,8 @@ UNMEASURED_SECONDS = 10.0
 class PageLoad:
     """page_keys: the key of each page's last block, in the prompt's order. page_ids: where they are to lie.
 
-    source: who is asked for what no tier has. seconds: how long it may take.
+    source: who is asked for what no tier has. seconds: how long it may take. num_expected: so many leading pages are
+    known to be there, None: all; the source may have got more of them since, and says so if not.
     """
 
     request_id: str
@@ -30,6 +33,13 @@ class PageLoad:
     page_ids: Sequence[int]
     source: PageAddress | None = None
     seconds: float = UNMEASURED_SECONDS
+    num_expected: int | None = None
+
+    def failure(self, num_came: int, end: str) -> str | None:
+        """end: why no more came. None where what was expected has come and the source has no more."""
+        num_expected = len(self.page_keys) if self.num_expected is None else self.num_expected
+        is_all = num_came == len(self.page_keys) or (num_came >= num_expected and end == MISSING)
+        return None if is_all else end
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +100,22 @@ class Loads:
         manager = self._scheduler.manager
         for request in requests:
             first = request.num_computed_tokens // manager.page_size
-            pages = range(first, first + request.num_loading_pages)
+            num_expected = request.num_loading_pages
+            pages = range(first, max(first + num_expected, self._last_to_ask(request)))
             keys = [request.block_keys[(page + 1) * manager.blocks_per_page - 1] for page in pages]
-            num_tokens = len(pages) * manager.page_size
+            num_tokens = num_expected * manager.page_size
             seconds = max(LEAST_SECONDS, self._speed.prefill_seconds(num_tokens) or UNMEASURED_SECONDS)
             self._late_at[request.id] = self._clock() + seconds
             page_ids = manager.block_table(request.id)[pages.start : pages.stop]
             source = request.message.pull.source if request.message.pull is not None else None
             if self._loader is not None:
-                self._loader.start(PageLoad(request.id, keys, page_ids, source, seconds))
+                self._loader.start(PageLoad(request.id, keys, page_ids, source, seconds, num_expected))
+
+    def _last_to_ask(self, request: Request) -> int:
+        """Of a peer all is asked that the prompt can take: since the router looked it may have computed more."""
+        if self._scheduler.num_pullable_tokens(request) <= request.num_computed_tokens:
+            return 0
+        return (request.num_tokens - 1) // self._scheduler.manager.page_size
 
     def take(self) -> list[tuple[Request, LoadedPages]]:
         """Loads that have ended, or are late; their requests run on from here."""

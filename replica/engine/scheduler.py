@@ -87,7 +87,7 @@ class Scheduler:
             expected = takewhile(lambda key: key in self._inflight or key in self._queued, missing)
             request.num_found_at_arrival += sum(1 for _ in expected) * self.manager.block_size
             self._queued.begin(request.id, missing)
-        request.num_found_at_arrival = max(request.num_found_at_arrival, self._num_pullable_tokens(request))
+        request.num_found_at_arrival = max(request.num_found_at_arrival, self.num_pullable_tokens(request))
         self.waiting.append(request)
         self._arrived.append(request)
 
@@ -106,7 +106,7 @@ class Scheduler:
         if not self._arrived:
             return
         for request in self._arrived:
-            num_known = max(self._num_reusable_tokens(request), self._num_pullable_tokens(request))
+            num_known = max(self._num_reusable_tokens(request), self.num_pullable_tokens(request))
             tag = self._num_planned_prompt_tokens + request.num_tokens - num_known
             request.rank = (request.message.priority, tag, next(self._arrivals))
         self._arrived.clear()
@@ -242,10 +242,10 @@ class Scheduler:
         if request.wants_prompt_logprobs:
             return 0
         num_pages = self.manager.num_loadable_pages(request.block_keys, match, request.num_tokens)
-        num_held = self._num_pullable_tokens(request) // self.manager.page_size
+        num_held = self.num_pullable_tokens(request) // self.manager.page_size
         return max(num_pages, num_held - len(match.page_ids))
 
-    def _num_pullable_tokens(self, request: Request) -> int:
+    def num_pullable_tokens(self, request: Request) -> int:
         """Of its first pages, that the peer which the router named is to have."""
         pull = request.message.pull
         if pull is None or not self.can_pull or request.num_preemptions or request.wants_prompt_logprobs:

@@ -14,7 +14,7 @@ import numpy as np
 from cache.block_hasher import BlockKey
 from cache.tiers.host import Blob
 from replica.engine.loads import PEER, LoadedPages, PageLoad
-from replica.transfer.transfer import PullEnd, Transfer
+from replica.transfer.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -151,4 +151,4 @@ class PageLoader:
         keys = wanted.page_keys[first:]
         result = self._transfer.pull(wanted.source, keys, on_page, deadline, lambda: load.stopped)
         load.took(PEER, time.monotonic() - since)
-        return None if result.end is PullEnd.COMPLETE else result.end.value
+        return wanted.failure(first + result.num_pages, result.end.value)

@@ -15,7 +15,7 @@ from replica.messages import GenerateRequest, PageAddress, Pull
 from replica.transfer.page_puller import PagePuller
 from replica.transfer.page_server import PageServer
 from tests.replica.tiny_models import BLOCK_SIZE, greedy, loaded, random_prompt, run, tiny_engine, tiny_model
-from tests.waiting import BOUND_SECONDS, eventually
+from tests.waiting import eventually
 
 B = BLOCK_SIZE
 SECRET = b"0123456789abcdef"
@@ -32,12 +32,6 @@ def pulling_engine(**config: object) -> Engine:
         loaded=loaded(tiny_model()),
         transfer=lambda identity, page_bytes: PagePuller(SECRET, identity, page_bytes),
     )
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny prompts take so little to compute that a load would be late on a busy machine."""
-    monkeypatch.setattr("replica.engine.loads.LEAST_SECONDS", BOUND_SECONDS)
 
 
 @pytest.fixture
@@ -71,13 +65,24 @@ def cold(max_tokens: int = 4, prompt: list[int] = PROMPT) -> list[list[int]]:
 
 @pytest.mark.parametrize("num_tokens", [0, 1, B - 1, B, B + 1, 4 * B, 8 * B, 8 * B + 3, 1000])
 def test_what_the_giver_holds_is_not_computed(giver: tuple[Engine, PageServer], taker: Engine, num_tokens: int) -> None:
-    expected = min(num_tokens // B, 8) * B
+    """All of it, also what the router did not know of; where it knew of no page nobody is asked."""
+    expected = 8 * B if num_tokens >= B else 0
     before = taker.counters.num_computed_positions
     assert run(taker, [pulling(giver[1].address, num_tokens)]) == cold()
     assert taker.counters.num_loaded_tokens["peer"] == taker.counters.num_hit_tokens == expected
     assert taker.counters.num_computed_positions - before == len(PROMPT) - expected + 3
     assert run(taker, [greedy(PROMPT, 4)]) == cold()  # and it is its own now
     assert taker.counters.num_hit_tokens == expected + 8 * B
+
+
+@pytest.mark.parametrize(("num_known", "failed"), [(2, {}), (3, {}), (4, {"missing": 1})])
+def test_what_the_router_did_not_know_of_is_no_failure_where_it_is_not_there(
+    giver: tuple[Engine, PageServer], taker: Engine, num_known: int, failed: dict[str, int]
+) -> None:
+    prompt = [*PROMPT[: 3 * B], *random_prompt(4 * B, seed=7)]
+    assert run(taker, [pulling(giver[1].address, num_known * B, prompt=prompt)]) == cold(prompt=prompt)
+    assert taker.counters.num_loaded_tokens == {"peer": 3 * B}
+    assert taker.counters.num_failed_loads == failed
 
 
 def test_only_what_the_taker_lacks_is_pulled(giver: tuple[Engine, PageServer], taker: Engine) -> None:

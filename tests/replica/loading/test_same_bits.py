@@ -17,7 +17,7 @@ from replica.sampling_params import SamplingParams
 from replica.transfer.page_puller import PagePuller
 from replica.transfer.page_server import PageServer
 from tests.replica.tiny_models import BLOCK_SIZE, loaded, random_prompt, tiny_model
-from tests.waiting import BOUND_SECONDS, wait_until
+from tests.waiting import wait_until
 
 B = BLOCK_SIZE
 SECRET = b"0123456789abcdef"
@@ -28,12 +28,6 @@ if native_unavailable_because() is None:
     CASES += [("Llama", "native"), ("Gemma3", "native"), ("GPT2", "native")]
 
 Answer = list[TokenLogprobs]
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny prompts take so little to compute that a load would be late on a busy machine."""
-    monkeypatch.setattr("replica.engine.loads.LEAST_SECONDS", BOUND_SECONDS)
 
 
 @contextmanager
