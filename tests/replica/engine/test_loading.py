@@ -107,7 +107,10 @@ def test_what_did_not_come_is_computed(engine: Engine, loader: ScriptedLoader, n
     assert engine.counters.num_failed_loads == {"died": 1}
 
 
-def test_a_load_may_take_as_long_as_computing_would(engine: Engine, loader: ScriptedLoader, clock: Clock) -> None:
+def test_a_load_may_take_as_long_as_computing_would(
+    engine: Engine, loader: ScriptedLoader, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replica.engine.loads.LEAST_SECONDS", 0.1)
     engine.speed.prefill_tokens_per_second = 4 * B  # 8 blocks are 2 seconds
     engine.add(greedy(PROMPT, 4, "a"))
     engine.step()
