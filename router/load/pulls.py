@@ -7,8 +7,6 @@ from typing import NamedTuple
 from cache.events import Tier
 from router.load.views import ReplicaView
 
-LEAST_TOKENS = 64
-"""Fewer are computed in the time that a transfer takes to begin."""
 BEGIN_SECONDS = 0.01
 """Until the first page comes: the ask, a step's edge at both ends of the load."""
 UNMEASURED_BYTES_PER_SECOND = 1e9
@@ -43,13 +41,13 @@ class Giver(NamedTuple):
 def with_pulls(views: Sequence[ReplicaView], givers: Mapping[str, Giver], block_size: int) -> list[ReplicaView]:
     """The one that holds most is asked, of equals the one that gives soonest and then the one that has least to do."""
     best = max(givers.values(), key=_first_asked)
-    if best.held_tokens < LEAST_TOKENS:
+    if not best.held_tokens:
         return list(views)
     lasts, bytes_of_token = _lasts(best.view, block_size), (1 + best.view.num_pulls) / block_size * best.block_bytes
     found = []
     for view in views:
         num_tokens = best.held_tokens - view.hit_tokens
-        if num_tokens >= LEAST_TOKENS and view.replica_id in givers and view.replica_id != best.view.replica_id:
+        if num_tokens > 0 and view.replica_id in givers and view.replica_id != best.view.replica_id:
             # Who takes pages from one giver at the same time shares what it can give.
             seconds = num_tokens * bytes_of_token / (view.pull_bytes_per_second or UNMEASURED_BYTES_PER_SECOND)
             seconds += BEGIN_SECONDS + best.view.restore_seconds

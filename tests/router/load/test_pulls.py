@@ -1,11 +1,14 @@
 """Who could take what from whom."""
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
-from router.load.pulls import BEGIN_SECONDS, LEAST_TOKENS, Giver, with_pulls, with_restoring
+from router.load.pulls import BEGIN_SECONDS, Giver, with_pulls, with_restoring
 from router.load.views import ReplicaView
+from router.policies.expected_finish import ExpectedFinishPolicy
+from tests.router.policies.shapes import prompt
 
 BLOCK_BYTES = 1000
 
@@ -41,9 +44,19 @@ def test_of_equals_the_one_that_has_least_to_do_is_asked() -> None:
     assert pulls(*views, held={"a": 960, "b": 960}) == {"c": ("b", 960)}
 
 
-def test_who_gives_nothing_takes_nothing_and_little_is_left() -> None:
-    views = (ReplicaView("a", 960), ReplicaView("b", 960 - LEAST_TOKENS + 1), ReplicaView("c", 0))
-    assert pulls(*views, held={"a": 960}, givers=("a", "b")) == {}
+def test_who_gives_nothing_takes_nothing() -> None:
+    views = (ReplicaView("a", 960), ReplicaView("b", 944), ReplicaView("c", 0))
+    assert pulls(*views, held={"a": 960}, givers=("a", "b")) == {"b": ("a", 16)}
+
+
+@pytest.mark.parametrize(("rate", "pulls_it"), [(1000.0, True), (50_000.0, False)])
+def test_whether_little_is_pulled_is_told_by_its_price(rate: float, pulls_it: bool) -> None:
+    """One block: 16 ms to compute at 1,000 tokens/s, and a transfer takes BEGIN_SECONDS to begin."""
+    views = [ReplicaView(name, prefill_tokens_per_second=rate) for name in "abc"]
+    views[0] = views[0]._replace(hit_tokens=960, num_running=9, queued_prefill_tokens=9000)
+    views[1] = views[1]._replace(hit_tokens=944)
+    choice = ExpectedFinishPolicy().choose(prompt(("p", 61)), planned(views, {"a": 960}), 0.0, Random(1))
+    assert (choice.replica_id, choice.pulls) == ("b", pulls_it)
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(0.0, 60e3 / 1e9), (2e6, 0.03)])
