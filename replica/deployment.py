@@ -58,6 +58,8 @@ class ReplicaDeployment:
         # The address by which Ray knows this node: loopback where the cluster is of this machine alone.
         host = ray.util.get_node_ip_address()
         self._exchange = None
+        if (built.page_source is None) != (built.page_transfer is None):
+            raise ValueError("an engine that gives pages away must be able to ask for them, and the other way round")
         if isinstance(built.page_source, EnginePages) and built.page_transfer is not None:
             peers = Peers(redis_url, RedisKeys(fingerprint), hasher.canary, self.replica_id)
             self._exchange = PageExchange(

@@ -144,7 +144,10 @@ async def _play(side: RouterSide, api_key: str, work: DocumentsWork, seed: int) 
 
 
 def _report(work: DocumentsWork, runs: dict[str, list[DocumentsRun]], report: Report) -> None:
-    """Raises RuntimeError where the sides of a round did not do the same work."""
+    """Raises RuntimeError where the sides of a round did not do the same work, or ours pulled nothing though there are
+    bars."""
+    if work.bars is not None and not all(run.hits.get("peer") for run in runs[OURS]):
+        raise RuntimeError(f"{work.name}: no page came from another replica: {runs[OURS]}")
     for number, each in enumerate(zip(*runs.values(), strict=False)):
         if len({(run.prompt_tokens, run.completion_tokens) for run in each}) != 1:
             raise RuntimeError(f"round {number}: the sides did unequal work: {list(zip(runs, each, strict=True))}")

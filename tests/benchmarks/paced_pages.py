@@ -15,7 +15,7 @@ from replica.loading.page_loader import PageLoader as ThreadedLoader
 from replica.loading.page_memory import PageMemory
 from replica.loading.page_source import EnginePages
 from replica.loading.tiers import page_identity
-from replica.transfer.transfer import PageSource
+from replica.transfer.transfer import PageSource, Transfer
 from tests.benchmarks.paced_replica import PacedReplica
 
 PACE_70B = CostModel(
@@ -41,9 +41,9 @@ PACE_8B = CostModel(
 class PagedReplica(PacedReplica):
     def _movers(
         self, config: EngineConfig, hasher: BlockHasher, manager: KVCacheManager
-    ) -> tuple[PageLoader | None, PageSource | None]:
+    ) -> tuple[PageLoader | None, PageSource | None, Transfer | None]:
         if not config.pull or config.num_blocks is None:
-            return None, None
+            return None, None, None
         model = AutoConfig.from_pretrained(config.model).get_text_config()
         head_dim = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
         shapes = [LayerShape(model.num_key_value_heads, head_dim, head_dim)] * model.num_hidden_layers
@@ -52,7 +52,8 @@ class PagedReplica(PacedReplica):
             pages.blob(number).fill_(number % 251)
         memory = PageMemory(pages)
         source = EnginePages(manager, memory, page_identity(hasher, pages))
-        return ThreadedLoader(memory, None, self._transfer(source.identity, source.page_bytes)), source
+        puller = self._transfer(source.identity, source.page_bytes)
+        return ThreadedLoader(memory, None, puller), source, puller
 
 
 class Paced70B(PagedReplica):

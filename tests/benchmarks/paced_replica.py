@@ -18,7 +18,7 @@ from replica.metrics import EngineMetrics
 from replica.model.runner import BlockTableOf
 from replica.plan import StepPlan
 from replica.text.vocabulary import TokenizerVocabulary
-from replica.transfer.transfer import PageSource
+from replica.transfer.transfer import PageSource, Transfer
 
 PACE = CostModel(
     origin="computed, not measured: an 8B model in 16 bits on one GPU of 600 GB/s and 125 TFLOP/s at half its peak",
@@ -51,7 +51,7 @@ class PacedReplica(ReplicaWithApi):
             watermark_pages=int(config.num_blocks * config.watermark),
         )
         (answer_id,) = tokenizer.encode(ANSWER, add_special_tokens=False).ids
-        loader, source = self._movers(config, hasher, manager)
+        loader, source, puller = self._movers(config, hasher, manager)
         engine = Engine(
             scheduler,
             PacedRunner(vocab_size, answer_id, self.pace),
@@ -63,14 +63,14 @@ class PacedReplica(ReplicaWithApi):
             observer=metrics,
         )
         if source is not None:
-            engine.page_source, engine.page_bytes = source, source.page_bytes
+            engine.page_source, engine.page_transfer, engine.page_bytes = source, puller, source.page_bytes
         return engine
 
     def _movers(
         self, config: EngineConfig, hasher: BlockHasher, manager: KVCacheManager
-    ) -> tuple[PageLoader | None, PageSource | None]:
-        """What brings pages from other replicas, and what gives them to others."""
-        return None, None
+    ) -> tuple[PageLoader | None, PageSource | None, Transfer | None]:
+        """What brings pages into the pool, what gives them to others, and what asks others for theirs."""
+        return None, None, None
 
 
 class PacedRunner:

@@ -77,12 +77,14 @@ def test_a_document_is_opened_before_its_bursts_and_every_side_is_sent_the_same(
 
 
 def test_unequal_work_is_no_row() -> None:
-    run = DocumentsRun(1.0, 1.0, 1.0, 100, 10, {}, 0.0)
+    run = DocumentsRun(1.0, 1.0, 1.0, 100, 10, {"peer": 16.0}, 0.0)
     report = Report({})
     _report(DOCUMENTS, {OURS: [run], WITHOUT: [replace(run, mean_ttft=2.0)]}, report)
     assert report.bars[0]["holds"]
     with pytest.raises(RuntimeError, match="unequal work"):
         _report(DOCUMENTS, {OURS: [run], WITHOUT: [replace(run, prompt_tokens=99)]}, report)
+    with pytest.raises(RuntimeError, match="no page came"):
+        _report(DOCUMENTS, {OURS: [replace(run, hits={"device": 64.0})], WITHOUT: [run]}, report)
 
 
 def test_the_best_router_in_hits_may_be_another_than_the_one_in_seconds() -> None:
@@ -124,6 +126,7 @@ def test_paced_engines_pull_real_pages_from_each_other(tmp_path: Path, monkeypat
     LlamaConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2).save_pretrained(folder)
     giver, taker = _Engine().build(folder), _Engine().build(folder)
     assert giver.page_source is not None
+    assert giver.page_transfer is not None
     assert giver.page_bytes == 2 * 2 * 16 * 32 * 4
     server = PageServer(SECRET, "giver", giver.page_source, "127.0.0.1")
     try:
