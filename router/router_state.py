@@ -8,7 +8,7 @@ from cache.wire.records import ReplicaLoad, Reservation
 from router.followed_replicas import KEYS_PER_HOLD, FollowedReplicas
 from router.index.mirror import IndexMirror
 from router.ladder import Rung
-from router.load.pulls import Giver, with_pulls, with_restoring
+from router.load.pulls import with_pulls, with_restoring
 from router.load.replica_state import ReplicaState
 from router.load.reservations import (
     KEYS_SHARED_SECONDS,
@@ -106,21 +106,23 @@ class RouterState(FollowedReplicas):
             else:
                 depths, there = self._mirror.longest_prefix(keys, now, published=False), {}
             colder = self._mirror.colder_blocks(keys, depths)
-            views, givers = [], {}
+            views: list[ReplicaView] = []
+            block_bytes: dict[str, int] = {}  # of those that give their pages away
             for replica_id in sorted(replica_ids):
                 replica = self._get(replica_id)
                 slot, registration = replica.slot, replica.registration
                 warm = not replica.foreign and (registration is not None or rung > Rung.FRESH)
                 hit_tokens = depths.get(slot, 0) * block_size if warm else 0
-                gives = warm and registration is not None and bool(registration.pages_at)
-                num_pulls = self._ledger.num_pulls(replica_id) if gives else 0
-                view = replica.load.view(replica_id, hit_tokens, now, num_pulls)
+                given_tokens = num_pulls = 0
+                if warm and registration is not None and registration.pages_at:
+                    block_bytes[replica_id] = registration.block_bytes
+                    given_tokens = there.get(slot, 0) * block_size
+                    num_pulls = self._ledger.num_pulls(replica_id)
+                view = replica.load.view(replica_id, hit_tokens, now, given_tokens, num_pulls)
                 if hit_tokens and slot in colder and registration is not None:
                     view = with_restoring(view, colder[slot], block_size, registration.block_bytes)
                 views.append(view)
-                if gives and registration is not None:
-                    givers[replica_id] = Giver(view, there.get(slot, 0) * block_size, registration.block_bytes)
-        return with_pulls(views, givers, block_size) if len(givers) > 1 and there else views
+        return with_pulls(views, block_bytes, block_size) if len(block_bytes) > 1 and there else views
 
     def pages_at(self, replica_id: str) -> str:
         """Where it gives its pages away; empty where it does not."""

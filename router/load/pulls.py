@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import NamedTuple
 
 from cache.events import Tier
 from router.load.views import ReplicaView
@@ -26,43 +25,34 @@ def with_restoring(view: ReplicaView, blocks: Mapping[Tier, int], block_size: in
     return view._replace(host_tokens=host * block_size, disk_tokens=disk * block_size, restore_seconds=seconds)
 
 
-class Giver(NamedTuple):
-    """A replica that gives its pages away.
+def with_pulls(views: Sequence[ReplicaView], block_bytes: Mapping[str, int], block_size: int) -> list[ReplicaView]:
+    """The one that holds most is asked, of equals the one that gives soonest and then the one that has least to do.
 
-    held_tokens: leading prompt tokens whose pages are there by now, what is only expected left out.
-    block_bytes: of one block.
+    block_bytes: of one block, by those that give their pages away and take them from others.
     """
-
-    view: ReplicaView
-    held_tokens: int
-    block_bytes: int
-
-
-def with_pulls(views: Sequence[ReplicaView], givers: Mapping[str, Giver], block_size: int) -> list[ReplicaView]:
-    """The one that holds most is asked, of equals the one that gives soonest and then the one that has least to do."""
-    best = max(givers.values(), key=_first_asked)
-    if not best.held_tokens:
+    best = max(views, key=_first_asked)
+    if not best.given_tokens:
         return list(views)
-    lasts, bytes_of_token = _lasts(best.view, block_size), (1 + best.view.num_pulls) / block_size * best.block_bytes
+    lasts = _lasts(best, block_size)
+    bytes_of_token = (1 + best.num_pulls) / block_size * block_bytes[best.replica_id]
     found = []
     for view in views:
-        num_tokens = best.held_tokens - view.hit_tokens
-        if num_tokens > 0 and view.replica_id in givers and view.replica_id != best.view.replica_id:
+        num_tokens = best.given_tokens - view.hit_tokens
+        if num_tokens > 0 and view.replica_id in block_bytes and view is not best:
             # Who takes pages from one giver at the same time shares what it can give.
             seconds = num_tokens * bytes_of_token / (view.pull_bytes_per_second or UNMEASURED_BYTES_PER_SECOND)
-            seconds += BEGIN_SECONDS + best.view.restore_seconds
+            seconds += BEGIN_SECONDS + best.restore_seconds
             evicts = _evicts(view, num_tokens, block_size)
             # As `_replace` with all that a pull is, at a fifth of its price.
-            pull = (best.view.replica_id, num_tokens, seconds, lasts, evicts)
+            pull = (best.replica_id, num_tokens, seconds, lasts, evicts)
             found.append(ReplicaView._make((*view[:FIRST_OF_PULL], *pull)))
         else:
             found.append(view)
     return found
 
 
-def _first_asked(giver: Giver) -> tuple[int, int, float, int, str]:
-    view = giver.view
-    return giver.held_tokens, -view.num_pulls, -view.restore_seconds, -view.num_in_flight, view.replica_id
+def _first_asked(view: ReplicaView) -> tuple[int, int, float, int, str]:
+    return view.given_tokens, -view.num_pulls, -view.restore_seconds, -view.num_in_flight, view.replica_id
 
 
 def _lasts(giver: ReplicaView, block_size: int) -> float:

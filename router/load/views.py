@@ -24,6 +24,7 @@ class ReplicaView(NamedTuple):
       so that paced traffic, which finds nothing in flight at any decision, is spread too (C7).
     prefill_tokens_per_second, decode_step_seconds: the replica's measurements, 0 where it has none.
     answer_seconds: how long answers took there of late from their first token to their end; 0 before the first ended.
+    given_tokens: leading prompt tokens whose pages it could give to others: what is only expected is not among them.
     host_tokens, disk_tokens: of the hit, what lies in its colder tiers; restore_seconds: until that is in its pool.
     pull_tokens: tokens behind its hit that `pull_from` holds and could give it, and how long that would take.
       pull_lasts: seconds in which the giver computes as much as it has room for; later it may have evicted them.
@@ -49,6 +50,7 @@ class ReplicaView(NamedTuple):
     disk_bytes_per_second: float = 0.0
     num_pulls: int = 0
     num_room_blocks: int = 0
+    given_tokens: int = 0
     host_tokens: int = 0
     disk_tokens: int = 0
     restore_seconds: float = 0.0
@@ -140,7 +142,9 @@ class LoadTracker:
     def measured_at(self) -> float:
         return self._measured_at
 
-    def view(self, replica_id: str, hit_tokens: int, now: float, num_pulls: int = 0) -> ReplicaView:
+    def view(
+        self, replica_id: str, hit_tokens: int, now: float, given_tokens: int = 0, num_pulls: int = 0
+    ) -> ReplicaView:
         """num_pulls: of this router, that its heartbeat may not show yet."""
         waiting, running, tokens = self._own
         base = self._heartbeat
@@ -169,6 +173,7 @@ class LoadTracker:
             disk_bytes_per_second=base.disk_bytes_per_second,
             num_pulls=max(base.num_pulls, num_pulls),
             num_room_blocks=base.num_room_blocks,
+            given_tokens=given_tokens,
             decode_step_seconds=base.decode_step_seconds,
             num_blocks=base.num_blocks,
             num_active_blocks=num_active_blocks,

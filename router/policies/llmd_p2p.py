@@ -25,10 +25,10 @@ class LlmdP2pPolicy(LlmdWeightedPolicy):
         chosen = next(replica for replica in replicas if replica.replica_id == choice.replica_id)
         if not chosen.pull_tokens:  # nobody gives pages away, or nobody holds more
             return choice
-        most = max(replica.hit_tokens for replica in replicas)
-        near = [replica for replica in replicas if replica.hit_tokens >= most - request.block_size]
+        most = max(replica.given_tokens for replica in replicas)
+        near = [replica for replica in replicas if replica.given_tokens >= most - request.block_size]
         (source,) = rng.choices(near, [1.0 / (1.0 + replica.num_waiting) for replica in near])
-        num_tokens = source.hit_tokens - chosen.hit_tokens
+        num_tokens = source.given_tokens - chosen.hit_tokens
         if num_tokens < max(1.0, self.weights["min_cached_token_delta"]):
             return choice
         reason = f"{choice.reason}, {num_tokens} from {source.replica_id}"

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from router.load.pulls import BEGIN_SECONDS, Giver, with_pulls, with_restoring
+from router.load.pulls import BEGIN_SECONDS, with_pulls, with_restoring
 from router.load.views import ReplicaView
 from router.policies.expected_finish import ExpectedFinishPolicy
 from tests.router.policies.shapes import prompt
@@ -24,8 +24,9 @@ def planned(
     givers: Sequence[str] = ("a", "b", "c"),
     block_bytes: int = BLOCK_BYTES,
 ) -> list[ReplicaView]:
-    there = {view.replica_id: Giver(view, held.get(view.replica_id, 0), block_bytes) for view in views}
-    return with_pulls(views, {name: giver for name, giver in there.items() if name in givers}, 16)
+    """held: what they could give, by those that give."""
+    views = [view._replace(given_tokens=held.get(view.replica_id, 0)) for view in views]
+    return with_pulls(views, dict.fromkeys(givers, block_bytes), 16)
 
 
 def test_the_fullest_gives_and_everybody_takes_what_it_lacks() -> None:

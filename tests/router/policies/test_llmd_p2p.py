@@ -11,7 +11,7 @@ from router.policies.registry import make_policy
 from tests.router.policies.shapes import prompt
 
 REQUEST = prompt(("system", 40))  # 640 tokens
-BUSY = ReplicaView("a", hit_tokens=640, num_waiting=9, num_blocks=100, num_active_blocks=100)
+BUSY = ReplicaView("a", hit_tokens=640, given_tokens=640, num_waiting=9, num_blocks=100, num_active_blocks=100)
 FREE = ReplicaView("b", num_blocks=100, pull_from="a", pull_tokens=640, pull_seconds=0.1)
 LOAD_FIRST = {"prefix": 0.5}
 
@@ -42,8 +42,9 @@ def test_where_nobody_gives_pages_away_nothing_is_pulled() -> None:
 def test_the_source_is_drawn_by_its_queue_among_those_that_hold_as_much() -> None:
     sources = [
         BUSY,
-        BUSY._replace(replica_id="c", hit_tokens=624, num_waiting=4),
-        BUSY._replace(replica_id="d", hit_tokens=600),
+        BUSY._replace(replica_id="c", hit_tokens=624, given_tokens=624, num_waiting=4),
+        BUSY._replace(replica_id="d", hit_tokens=600, given_tokens=600),
+        BUSY._replace(replica_id="e", given_tokens=0, num_waiting=0),  # it expects as much, and has none of it yet
     ]
     drawn = Counter(choose(*sources, FREE, seed=seed).pull_from for seed in range(600))
     assert set(drawn) == {"a", "c"}  # d holds more than a block less
