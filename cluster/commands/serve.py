@@ -10,7 +10,7 @@ from rich.console import Console
 from cluster.api.tenants import read_api_keys
 from cluster.config import ServeConfig
 from cluster.local.embedded_redis import RedisUnavailable, check_redis
-from cluster.local.machine_check import check_gpus, check_memory, check_one_request_fits
+from cluster.local.machine_check import check_disk_folder, check_gpus, check_memory, check_one_request_fits
 from cluster.local.startup_report import StartupReport
 from cluster.local.supervisor import ClusterFailed, ClusterSupervisor
 from cluster.machine.free_ports import PortTaken, check_free
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         _check_surroundings(config)
         model_dir = resolve_model(config.model, console)
         sampling = read_sampling_defaults(model_dir) if not config.ignore_generation_config else None
+        check_disk_folder(config)
         check_memory(config, model_dir)
         check_one_request_fits(config, model_dir)
     except KeyboardInterrupt:

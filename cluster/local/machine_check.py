@@ -4,9 +4,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from cache.tiers.disk_state import smallest_disk_bytes
 from cluster.config import ServeConfig
 from cluster.models.facts import read_model_facts
-from cluster.setting_sources import format_bytes
+from cluster.setting_sources import expanded, format_bytes
 from replica.node_share import available_memory
 
 PROCESS_BYTES = 350 * 1024**2
@@ -47,34 +48,56 @@ def check_memory(config: ServeConfig, model_dir: Path, available_bytes: int | No
     there, so only the interpreters count. Raises ValueError with the numbers.
     """
     facts = read_model_facts(model_dir)
-    weights = kv_memory = 0
+    weights, asked = 0, {"--host-kv-memory": config.host_kv_memory}
     if not config.gpus_per_replica:
         weights = facts.loaded_bytes(facts.resolved_dtype(config.dtype, on_gpu=False))
-        kv_memory = config.kv_memory or 0
-    kv_memory += config.host_kv_memory
-    needed = config.replicas * (weights + kv_memory + PROCESS_BYTES)
+        asked["--kv-memory"] = config.kv_memory or 0
+    needed = config.replicas * (weights + sum(asked.values()) + PROCESS_BYTES)
     available = available_memory() if available_bytes is None else available_bytes
     if needed > available:
-        kv = f" and {format_bytes(kv_memory)} of KV memory" if kv_memory else ""
+        largest_first = sorted((flag for flag, num_bytes in asked.items() if num_bytes), key=asked.__getitem__)[::-1]
+        kv = "".join(f", {format_bytes(asked[flag])} of {flag}" for flag in largest_first)
+        less = "".join(f"less {flag}, " for flag in largest_first)
         raise ValueError(
             f"{config.replicas} replicas need {format_bytes(needed)} of memory (each {format_bytes(weights)} of weights"
-            f"{kv}), but {format_bytes(available)} are free: fewer --replicas, less --kv-memory, or another --model"
+            f"{kv}), but {format_bytes(available)} are free: {less}fewer --replicas or another --model"
         )
 
 
+def check_disk_folder(config: ServeConfig) -> None:
+    """Raises ValueError where no pages could be written into disk_kv_folder. A replica would only warn of it: a disk
+    may come back, but what a user mistyped does not."""
+    if config.disk_kv_folder is None:
+        return
+    folder = expanded(config.disk_kv_folder).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise ValueError(f"disk_kv_folder must be a folder, and {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"disk_kv_folder must be writable, and nothing may be written into {there}")
+
+
 def check_one_request_fits(config: ServeConfig, model_dir: Path) -> None:
-    """Raises ValueError where the window is longer than the model's or the given KV memory does not hold one request,
-    UnsupportedModel where the model cannot be served."""
+    """Raises ValueError where the window is longer than the model's, the given KV memory does not hold one request or
+    that of a colder tier one page; UnsupportedModel where the model cannot be served."""
     facts = read_model_facts(model_dir)
     window = facts.max_model_len(config.max_model_len)
-    if config.kv_memory is None or config.num_blocks is not None:
+    kv_memory = config.kv_memory if config.num_blocks is None else None
+    if kv_memory is None and not config.host_kv_memory and config.disk_kv_folder is None:
         return
     from replica.model.footprint import model_footprint  # imports torch: only where there is something to check
 
     dtype = facts.resolved_dtype(config.dtype, on_gpu=config.gpus_per_replica > 0)
-    needed = model_footprint(str(model_dir), dtype).request_bytes(window, config.page_size or config.block_size)
-    if config.kv_memory < needed:
+    footprint, page_size = model_footprint(str(model_dir), dtype), config.page_size or config.block_size
+    page_bytes = footprint.request_bytes(page_size, page_size)
+    least_on_disk = smallest_disk_bytes(page_bytes)
+    if config.host_kv_memory and config.host_kv_memory < page_bytes:
+        raise ValueError(f"host_kv_memory must be 0 or hold a page of {page_bytes} bytes, got {config.host_kv_memory}")
+    if config.disk_kv_folder is not None and config.disk_kv_size < least_on_disk:
+        raise ValueError(f"disk_kv_size must be at least {least_on_disk} bytes for one page, got {config.disk_kv_size}")
+    needed = footprint.request_bytes(window, page_size)
+    if kv_memory is not None and kv_memory < needed:
         raise ValueError(
             f"kv_memory must hold one request of max_model_len={window} tokens ({format_bytes(needed)}), "
-            f"got {format_bytes(config.kv_memory)}"
+            f"got {format_bytes(kv_memory)}"
         )
