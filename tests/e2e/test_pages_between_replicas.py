@@ -14,8 +14,6 @@ from cluster.lab.cluster_process import ClusterProcess
 from tests.e2e.cluster_client import ClusterClient, cacheable_tokens
 from tests.e2e.running_cluster import running_cluster
 
-pytestmark = pytest.mark.long
-
 DOCUMENT_TOKENS = 1000
 TOKEN_BYTES = 30 * 2 * 3 * 64 * 4
 """SmolLM2's layers, K and V, heads and their size, float32."""
@@ -84,6 +82,7 @@ def test_evicted_pages_come_back_from_the_hosts_memory(
     assert cluster.complete(documents[0], max_tokens=4, ignore_eos=True).cached_tokens == 0
 
 
+@pytest.mark.long
 def test_a_giver_that_is_killed_costs_no_answer(
     cluster: ClusterClient, cluster_process: ClusterProcess, unseen_prompt: Callable[[int], list[int]]
 ) -> None:
@@ -101,6 +100,7 @@ def is_engine(process: psutil.Process) -> bool:
     return re.match(r"ray::ServeReplica:\w+:Replica", " ".join(process.cmdline())) is not None
 
 
+@pytest.mark.long
 def test_a_cluster_that_starts_again_is_warm(
     model_dir: Path, tmp_path: Path, unseen_prompt: Callable[[int], list[int]]
 ) -> None:

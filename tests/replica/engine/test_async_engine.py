@@ -101,11 +101,23 @@ async def test_a16_aborting_the_unknown_is_a_no_op(running: AsyncEngine) -> None
     assert (await collect(running, greedy([1, 2], 2)))[-1].finish_reason is FinishReason.LENGTH
 
 
-async def test_39_the_double_of_an_id_is_refused_and_the_first_goes_on(running: AsyncEngine) -> None:
+async def test_39_the_double_of_an_id_is_refused_and_the_first_goes_on(
+    running: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, run = threading.Semaphore(1), running.engine._runner.run
+
+    def gated(*args: object) -> object:
+        steps.acquire(timeout=20)
+        return run(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(running.engine._runner, "run", gated)
     first = running.generate(greedy([1, 2, 3], 30, "same"))
     await anext(first)
+    double = asyncio.create_task(collect(running, greedy([4, 5], 3, "same")))
+    await asyncio.sleep(0)  # it is sent, and the second step is still to come
+    steps.release(100)
     with pytest.raises(RequestRefused, match="running already"):
-        await collect(running, greedy([4, 5], 3, "same"))
+        await double
     rest = [chunk async for chunks in first for chunk in chunks]
     assert rest[-1].finish_reason is FinishReason.LENGTH
 
