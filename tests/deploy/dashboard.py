@@ -12,6 +12,9 @@ DEPLOY_DIR = Path(__file__).parents[2] / "deploy"
 DASHBOARD_PATH = DEPLOY_DIR / "grafana/dashboards/warmlane.json"
 ALERTS_PATH = DEPLOY_DIR / "prometheus/alerts.yml"
 
+OF_COLDER_TIERS = {"Brought in (bytes) A", "Brought in (seconds per second) A", "Colder tiers A"}
+"""Queries that have no data where no page lies outside a replica's own pool."""
+
 
 @dataclass(frozen=True)
 class Query:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from cluster.lab.cluster_process import ClusterProcess
+from tests.deploy.dashboard import OF_COLDER_TIERS, dashboard_queries
 from tests.e2e.cluster_client import ClusterClient, cacheable_tokens
 from tests.e2e.running_cluster import running_cluster
 
@@ -76,6 +77,10 @@ def test_evicted_pages_come_back_from_the_hosts_memory(
     assert [cluster.complete(document, max_tokens=4, ignore_eos=True).text for document in documents] == texts
     cluster.wait_idle()
     assert hits(cluster, "host") > before
+    panels = [query.raw for query in dashboard_queries() if query.source in OF_COLDER_TIERS]
+    assert len(panels) == len(OF_COLDER_TIERS)
+    for name in (name for expr in panels for name in re.findall(r"warmlane_\w+", expr)):
+        assert cluster.metrics().by_label(name, "tier")["host"] > 0, name
 
     assert cluster.http.post("/admin/reset_prefix_cache", json={}).status_code == 200
     assert cluster.metrics().total("warmlane_kv_tier_bytes") == 0
