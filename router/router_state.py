@@ -101,20 +101,21 @@ class RouterState(FollowedReplicas):
         router sent counts. Below STALE nothing that was published counts.
         """
         with self._lock:
-            if rung <= Rung.STALE:
+            replicas = {replica_id: self._get(replica_id) for replica_id in sorted(replica_ids)}
+            there: dict[int, int] = {}
+            if rung <= Rung.STALE and any(replica.pages_at for replica in replicas.values()):
                 depths, there = self._mirror.longest_prefixes(keys, now)
             else:
-                depths, there = self._mirror.longest_prefix(keys, now, published=False), {}
+                depths = self._mirror.longest_prefix(keys, now, published=rung <= Rung.STALE)
             colder = self._mirror.colder_blocks(keys, depths)
             views: list[ReplicaView] = []
             block_bytes: dict[str, int] = {}  # of those that give their pages away
-            for replica_id in sorted(replica_ids):
-                replica = self._get(replica_id)
+            for replica_id, replica in replicas.items():
                 slot, registration = replica.slot, replica.registration
                 warm = not replica.foreign and (registration is not None or rung > Rung.FRESH)
                 hit_tokens = depths.get(slot, 0) * block_size if warm else 0
                 given_tokens = num_pulls = 0
-                if warm and registration is not None and registration.pages_at:
+                if warm and registration is not None and replica.pages_at:
                     block_bytes[replica_id] = registration.block_bytes
                     given_tokens = there.get(slot, 0) * block_size
                     num_pulls = self._ledger.num_pulls(replica_id)
@@ -128,8 +129,7 @@ class RouterState(FollowedReplicas):
         """Where it gives its pages away; empty where it does not."""
         with self._lock:
             replica = self._replicas.get(replica_id)
-            registration = replica.registration if replica is not None else None
-            return registration.pages_at if registration is not None else ""
+            return replica.pages_at if replica is not None else ""
 
     def reserve(
         self,

@@ -9,7 +9,8 @@ from cache.block_hasher import BlockKey
 from cache.kv_cache_manager import KVCacheManager
 from cache.tiers.colder_tiers import ColderTiers
 from cache.tiers.host import Blob, HostTier
-from replica.engine.loads import MISSING, PEER, LoadedPages, PageLoad
+from replica.engine.loads import PEER, LoadedPages, PageLoad
+from replica.transfer.transfer import PullEnd
 
 _NO_BYTES = np.zeros(1, np.uint8)
 """A simulated page has one byte in a host tier: what it holds stands in its key."""
@@ -113,7 +114,7 @@ class SimulatedLoader:
             if peer_pages:
                 num_bytes = peer_pages * self._page_bytes
                 begin, end = self._links.transfer(self._numbers[giver], self._number, num_bytes, host_end)
-        failure = load.failure(host_pages + peer_pages, MISSING)
+        failure = load.failure(host_pages + peer_pages, PullEnd.MISSING)
         self._under_way[load.request_id] = _UnderWay(now, host_pages, host_end, peer_pages, begin, end, failure)
 
     def has_ended(self, request_id: str) -> bool:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from cache.tiers.disk_state import smallest_disk_bytes
 from cluster.config import ServeConfig
 from cluster.models.facts import read_model_facts
 from cluster.setting_sources import expanded, format_bytes
@@ -55,7 +54,7 @@ def check_memory(config: ServeConfig, model_dir: Path, available_bytes: int | No
     needed = config.replicas * (weights + sum(asked.values()) + PROCESS_BYTES)
     available = available_memory() if available_bytes is None else available_bytes
     if needed > available:
-        largest_first = sorted((flag for flag, num_bytes in asked.items() if num_bytes), key=asked.__getitem__)[::-1]
+        largest_first = sorted((flag for flag in asked if asked[flag]), key=asked.__getitem__, reverse=True)
         kv = "".join(f", {format_bytes(asked[flag])} of {flag}" for flag in largest_first)
         less = "".join(f"less {flag}, " for flag in largest_first)
         raise ValueError(
@@ -85,16 +84,12 @@ def check_one_request_fits(config: ServeConfig, model_dir: Path) -> None:
     kv_memory = config.kv_memory if config.num_blocks is None else None
     if kv_memory is None and not config.host_kv_memory and config.disk_kv_folder is None:
         return
-    from replica.model.footprint import model_footprint  # imports torch: only where there is something to check
+    from replica.loading.tiers import check_tier_sizes  # these import torch: only where there is something to check
+    from replica.model.footprint import model_footprint
 
     dtype = facts.resolved_dtype(config.dtype, on_gpu=config.gpus_per_replica > 0)
     footprint, page_size = model_footprint(str(model_dir), dtype), config.page_size or config.block_size
-    page_bytes = footprint.request_bytes(page_size, page_size)
-    least_on_disk = smallest_disk_bytes(page_bytes)
-    if config.host_kv_memory and config.host_kv_memory < page_bytes:
-        raise ValueError(f"host_kv_memory must be 0 or hold a page of {page_bytes} bytes, got {config.host_kv_memory}")
-    if config.disk_kv_folder is not None and config.disk_kv_size < least_on_disk:
-        raise ValueError(f"disk_kv_size must be at least {least_on_disk} bytes for one page, got {config.disk_kv_size}")
+    check_tier_sizes(config.engine(str(model_dir)), footprint.request_bytes(page_size, page_size))
     needed = footprint.request_bytes(window, page_size)
     if kv_memory is not None and kv_memory < needed:
         raise ValueError(

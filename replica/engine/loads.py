@@ -9,13 +9,12 @@ from replica.engine.load import MeasuredSpeed
 from replica.engine.scheduler import Scheduler
 from replica.messages import PageAddress
 from replica.request import Request
+from replica.transfer.transfer import PullEnd
 
 PEER = "peer"
 """The tier of what another replica gave."""
 LEAST_SECONDS = 0.1
 """A load may take so long even where computing would take less: a busy machine delays threads."""
-MISSING = "missing"
-"""Why a load ends that asked for a page which its source does not have."""
 UNMEASURED_SECONDS = 10.0
 """What computing may cost while nothing was measured."""
 
@@ -38,7 +37,7 @@ class PageLoad:
     def failure(self, num_came: int, end: str) -> str | None:
         """end: why no more came. None where what was expected has come and the source has no more."""
         num_expected = len(self.page_keys) if self.num_expected is None else self.num_expected
-        is_all = num_came == len(self.page_keys) or (num_came >= num_expected and end == MISSING)
+        is_all = num_came == len(self.page_keys) or (num_came >= num_expected and end == PullEnd.MISSING)
         return None if is_all else end
 
 
@@ -101,7 +100,7 @@ class Loads:
         for request in requests:
             first = request.num_computed_tokens // manager.page_size
             num_expected = request.num_loading_pages
-            pages = range(first, max(first + num_expected, self._last_to_ask(request)))
+            pages = range(first, max(first + num_expected, self._end_of_ask(request)))
             keys = [request.block_keys[(page + 1) * manager.blocks_per_page - 1] for page in pages]
             num_tokens = num_expected * manager.page_size
             seconds = max(LEAST_SECONDS, self._speed.prefill_seconds(num_tokens) or UNMEASURED_SECONDS)
@@ -111,8 +110,9 @@ class Loads:
             if self._loader is not None:
                 self._loader.start(PageLoad(request.id, keys, page_ids, source, seconds, num_expected))
 
-    def _last_to_ask(self, request: Request) -> int:
-        """Of a peer all is asked that the prompt can take: since the router looked it may have computed more."""
+    def _end_of_ask(self, request: Request) -> int:
+        """The page behind the last one that a peer is asked for: all that the prompt can take, for the peer may have
+        computed more since the router looked. 0 where no peer is to give anything."""
         if self._scheduler.num_pullable_tokens(request) <= request.num_computed_tokens:
             return 0
         return (request.num_tokens - 1) // self._scheduler.manager.page_size

@@ -35,17 +35,24 @@ def deterministic_numerics(forward_pass: ForwardPass) -> str:
     return f"deterministic {forward_pass.path} {forward_pass.attention} torch {torch.__version__} {capability}"
 
 
+def check_tier_sizes(config: EngineConfig, page_bytes: int) -> None:
+    """Raises ValueError for a tier that holds no page."""
+    if config.host_kv_memory and config.host_kv_memory < page_bytes:
+        raise ValueError(f"host_kv_memory must be 0 or hold a page of {page_bytes} bytes, got {config.host_kv_memory}")
+    least_on_disk = smallest_disk_bytes(page_bytes)
+    if config.disk_kv_folder is not None and config.disk_kv_size < least_on_disk:
+        raise ValueError(f"disk_kv_size must be at least {least_on_disk} bytes for one page, got {config.disk_kv_size}")
+
+
 def build_tiers(config: EngineConfig, identity: bytes, pages: KVPages) -> ColderTiers | None:
     """None where no tier is asked for. Raises ValueError for sizes that hold no page."""
+    check_tier_sizes(config, pages.page_bytes)
     memory = PageMemory(pages)
     host = HostTier(config.host_kv_memory, pages.page_bytes) if config.host_kv_memory else None
     if host is None and config.disk_kv_folder is None:
         return None
     tiers = ColderTiers(host, None, pages.page_bytes, memory.bytes_of)
     if config.disk_kv_folder is not None:
-        least = smallest_disk_bytes(pages.page_bytes)
-        if config.disk_kv_size < least:
-            raise ValueError(f"disk_kv_size must be at least {least} bytes for one page, got {config.disk_kv_size}")
         tiers.disk = DiskTier(
             Path(config.disk_kv_folder),
             config.disk_kv_size,

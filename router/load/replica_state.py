@@ -27,6 +27,11 @@ class ReplicaState:
     emptied_at: float = float("-inf")
     load: LoadTracker = field(default_factory=LoadTracker)
 
+    @property
+    def pages_at(self) -> str:
+        """Where it gives its pages away; empty where it does not."""
+        return self.registration.pages_at if self.registration is not None else ""
+
     def lost(self, sent_at: float, now: float) -> bool:
         """Whether what another router sent then was computed, or begun, before the cache was emptied."""
         unsure = UNSURE_SECONDS if now < self.emptied_at + SETTLE_SECONDS else 0.0
